@@ -16,7 +16,7 @@ from agentloop.errors import BoundExceeded, ContractViolation, InterceptorFailed
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import ToolCallSuspended
 from agentloop.executors.admission import CanLayerCalls
-from agentloop.executors.call import Call, CallTask, execution_of, tool_of
+from agentloop.executors.call import Call, CallTask, execution_of
 from agentloop.executors.call_layers import OPEN, CallOutcome, Cut
 from agentloop.executors.closing import Closing
 from agentloop.executors.invocation import CallRuntime, ToolInvocation, log_failure, tool_error
@@ -211,7 +211,7 @@ class Batch:
                 call.outcome = CallOutcome(pending=call.suspended(reason, waits_for=self._pending_key))
                 return False
         self._group.append(call)
-        self._is_group_exclusive = tool_of(call).runs_alone
+        self._is_group_exclusive = call.tool is not None and call.tool.runs_alone
         if call.ordering_key:
             self._group_keys.add(call.ordering_key)
         return True
@@ -220,7 +220,7 @@ class Batch:
         """Return whether the calls before this one have to be settled first."""
         if not self._group and not self._pending_key:
             return False
-        if self._is_group_exclusive or tool_of(call).runs_alone:
+        if self._is_group_exclusive or (call.tool is not None and call.tool.runs_alone):
             return True
         # Only ordered calls wait for a pending one; the others are independent of its decision.
         key = call.ordering_key
@@ -303,7 +303,7 @@ class Batch:
                 await self._run_call(call, gate)
                 if is_task_cancelled():  # the function had a result when the cancellation came
                     raise asyncio.CancelledError
-                ledger.has_waited |= not tool_of(call).is_inline
+                ledger.has_waited |= call.tool is None or not call.tool.is_inline
         else:
             for call in waiting:
                 # A single call has its own task, too: what a tool does to its current task must not reach the loop.
@@ -365,9 +365,9 @@ class Batch:
         """Let the layers complete the outcome and emit its event, once per call."""
         if call.is_settled:
             return
-        if call.is_open:  # its task was cancelled by someone else
+        if call.outcome.execution is None and call.outcome.pending is None:  # its task was cancelled by someone else
             self.cancel(call, "the call was cancelled")
-        if call.layers:
+        if call.layers and not call.is_noted:
             await call.end()
         if call.outcome.stop is not None:
             # Here and not when the call ends, so that signals come in call order, and none is lost to a layer that returns the
@@ -382,7 +382,7 @@ class Batch:
             self.nested_count += len(call.outcome.execution.inner)
             self.runtime.scope.ledger.settle(call.outcome.execution)
         try:
-            if reports.are_held:
+            if reports.held:
                 reports.release(call.key)
         finally:  # also if a listener of a strict bus has raised
             await self._emit_settled(call)

@@ -112,6 +112,7 @@ class Call:
         layers: what is laid around it, outermost first.
         outcome: its outcome so far.
         runner: runs its tool; None before it runs.
+        is_noted: whether its layers have taken note of its end.
         task: the task in which it runs; None if it does not run in a task of its own.
         is_closed: whether the outcome is final, so that what still runs cannot change it.
         is_settled: whether the event of the final outcome was emitted.
@@ -135,6 +136,7 @@ class Call:
     layers: tuple[CallLayer, ...] = ()
     outcome: CallOutcome = OPEN
     runner: CanRunCall | None = None
+    is_noted: bool = False
     task: CallTask | None = None
     is_closed: bool = False
     is_settled: bool = False
@@ -321,7 +323,7 @@ class Call:
         return settle()
 
     async def end(self) -> None:
-        """Let the layers take note of the outcome."""
+        """Let the layers take note of the outcome, once unless it is cancelled."""
         for layer in self.layers:
             if "end" in layer.hooks:
                 before = self.outcome
@@ -329,6 +331,7 @@ class Call:
                 # Not if it is the same: while the layer was waiting, the call may have been settled otherwise.
                 if after is not before:
                     self.outcome = after
+        self.is_noted = True
 
     async def settle(self, grace: float | None) -> None:
         """Let the layers complete the outcome."""

@@ -166,7 +166,7 @@ class CallLayer:
     # --- when it has ended --------------------------------------------------------------------------------------
 
     async def end(self, outcome: CallOutcome) -> CallOutcome:
-        """Take note of how the call ended, before `settle`. Called again when the call is settled; the second time changes nothing."""
+        """Take note of how the call ended, before `settle`. Called again if it was cancelled; the second time changes nothing."""
         return outcome
 
     async def settle(self, grace: float | None) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, cast
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from agentloop._event_loops import running_loop
 from agentloop._shielding import is_task_cancelled, wait_through
@@ -60,27 +60,24 @@ from agentloop.values.tool_calls import (
 # --- what the calls of an execution have in common --------------------------------------------------------------
 
 
+@define(eq=False)
 class HeldReports:
-    """What is reported of the calls of a batch when they are settled, by key."""
+    """What is reported of calls when they are settled.
 
-    __slots__ = ("_reports",)
+    Attributes:
+        held: the reports, by the keys of their calls.
+    """
 
-    def __init__(self) -> None:
-        self._reports: dict[str, list[Callable[[], object]]] = {}
-
-    @property
-    def are_held(self) -> bool:
-        """Whether anything is held."""
-        return bool(self._reports)
+    held: dict[str, list[Callable[[], object]]] = field(factory=dict, init=False)
 
     def hold(self, key: str, report: Callable[[], object]) -> None:
         """Call this when the call of this key is settled."""
-        self._reports.setdefault(key, []).append(report)
+        self.held.setdefault(key, []).append(report)
 
     def release(self, key: str) -> None:
         """Call now what is held for the call of this key; the first error is raised after all of it."""
         failed: Exception | None = None
-        for report in self._reports.pop(key, ()):
+        for report in self.held.pop(key, ()):
             try:
                 report()
             except Exception as error:  # noqa: BLE001  # of a listener; raised below
@@ -139,7 +136,7 @@ class SlowCalls:
 
 
 _TIMER_TOLERANCE = 0.001
-"""Timers of an event loop may come early by the resolution of its clock."""
+"""Timers of an event loop may come too soon by the resolution of its clock."""
 
 
 @frozen(eq=False, kw_only=True)
@@ -199,6 +196,7 @@ class ToolInvocation:
         "_call",
         "_is_announcing",
         "_is_closed",
+        "_is_pure",
         "_is_resumed",
         "_loop",
         "_open_attempt",
@@ -226,6 +224,7 @@ class ToolInvocation:
         self._attempts = attempts  # those that were made elsewhere count
         self._open_attempt: int | None = attempts  # None between two attempts
         self._begun = 0
+        self._is_pure = tool.spec.effect is Effect.PURE
         self._is_closed = False
         self._is_resumed = False
         self._is_announcing = False
@@ -237,6 +236,11 @@ class ToolInvocation:
         if so_far.may_have_run is not may_have_run:
             so_far = evolve(so_far, may_have_run=may_have_run)
         return self._call.with_facts(so_far) if self._call.layers else so_far
+
+    @property
+    def raised(self) -> BaseException | None:
+        """What the tool raised in the last attempt; None if it has not raised, or not yet."""
+        return self._outcome.exception
 
     @property
     def call(self) -> Call:
@@ -273,22 +277,22 @@ class ToolInvocation:
         finally:
             runtime.slow_calls.remove(report_slow)
             self.close()
-        so_far = self._outcome
+        so_far = ended = self.outcome
         if so_far.pending is None:
             # Outside of the layers around it: what they cache or share has no reference to this call in it.
             execution = fit_result(execution, self._tool.policy, runtime.max_result_bytes, runtime.toolbox.tools)
             exception = so_far.exception if execution.has_error else None
-            self._outcome = CallOutcome(  # faster than `evolve`; this runs for every call
+            self._outcome = ended = CallOutcome(  # faster than `evolve`; this runs for every call
                 execution=execution,
                 stop=so_far.stop,
                 started=so_far.started,
                 started_at=so_far.started_at,
                 failure=so_far.failure,
-                may_have_run=self.outcome.may_have_run,
+                may_have_run=so_far.may_have_run,
                 exception=exception,
                 inner=execution.inner,
             )
-        return self.outcome
+        return ended
 
     def enter(self) -> EnteredOperation:
         """Return what makes the call the current operation of the code inside."""
@@ -303,7 +307,7 @@ class ToolInvocation:
         return await attempt()
 
     def _may_have_run(self) -> bool:
-        return (self._is_resumed or self._begun > 0) and self._call.effect is not Effect.PURE
+        return (self._is_resumed or self._begun > 0) and not self._is_pure
 
     def report_slow(self) -> None:
         """Report that the call takes long."""
@@ -384,7 +388,7 @@ class ToolInvocation:
             if is_task_cancelled():
                 raise
             status, error = self._fail(cancelled), tool_error(cancelled)
-        except (KeyboardInterrupt, GeneratorExit):  # of the program or of the event loop, not of the tool
+        except (KeyboardInterrupt, GeneratorExit):  # of the process or of the event loop, not of the tool
             raise
         except BaseException as failure:  # noqa: BLE001  # whatever a tool raises is its outcome
             status, error = self._fail(failure), tool_error(failure)
@@ -396,7 +400,7 @@ class ToolInvocation:
             raise ContractViolation(f"proceed() of the call {self._call.key} was awaited after the call was settled")
 
     def _fail(self, error: BaseException) -> ToolStatus:
-        """Log what the tool raised, keep it for this process, and return the status of the call.
+        """Report what the tool raised to the logger, keep it for this process, and return the status of the call.
 
         Raises:
             BaseException: the error, if a layer says that it is no outcome of the call.
@@ -514,7 +518,9 @@ class ToolInvocation:
             await self._announce_abandoned()
             task.add_done_callback(lambda late: self.report_late(_exception_of(late)))
         else:
-            _exception_of(task)  # mark it as retrieved, so that asyncio does not log what a cancelled tool still raises
+            _exception_of(
+                task
+            )  # mark it as retrieved, so that asyncio does not report what a cancelled tool still raises
         return cancelled
 
     async def _announce_abandoned(self) -> None:
@@ -569,7 +575,7 @@ class CancelledItself(Exception):  # internal to this room; becomes an outcome
 
 
 class _Escaping(Exception):  # internal to this module; becomes an outcome
-    """The tool raised an error that would be taken for another one: for the end of the program, or a cancellation of its call."""
+    """The tool raised an error that would be taken for another one: for the end of the process, or a cancellation of its call."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -605,7 +611,7 @@ _AWAITED_CANCELLED = "the tool awaited something that was cancelled"
 
 
 def log_failure(call: Call, execution_id: str, error: BaseException) -> None:
-    """Log what a tool raised, with its traceback, the call and the execution, but without the arguments."""
+    """Report what a tool raised to the logger, with its traceback, the call and the execution, but without the arguments."""
     fields = _log_fields(call, execution_id)
     _logger.warning("the tool %r failed in call %s", call.call.name, call.key, exc_info=error, extra=fields)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import cast
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import CanCallTools, CanContinueCall, CanReconcileCall, Tool
@@ -39,24 +39,24 @@ _DOUBT = "doubt"
 """The name of the attachment to an outcome that is in doubt because of an interruption."""
 
 
+@frozen(eq=False)
 class JournalLayer(CanLayerCalls):
     """Records the calls of an execution, and resumes those that were interrupted.
 
-    Args:
+    Attributes:
         log: the log of the execution.
         is_provisional: whether interceptors see the outcomes after they are recorded, and may change them.
     """
 
-    def __init__(self, log: CallLog, *, is_provisional: bool) -> None:
-        self._log = log
-        self._is_provisional = is_provisional
+    log: CallLog
+    is_provisional: bool
 
     def open(self, call: Call, batch: Admission) -> CallLayer:
         """Return what records a call. One that started before an interruption resumes with its recorded arguments."""
-        recorded = self._log.recorded_call(call.key)
+        recorded = self.log.recorded_call(call.key)
         if recorded is not None:
             call.call, call.id, call.is_committed = recorded.intent.call, recorded.intent.id, True
-        return JournaledCall(call, batch, self._log, recorded, is_provisional=self._is_provisional)
+        return JournaledCall(call, batch, self.log, recorded, is_provisional=self.is_provisional)
 
 
 class JournaledCall(CallLayer):
@@ -118,7 +118,7 @@ class JournaledCall(CallLayer):
         return execution
 
     def _attach_traceback(self) -> None:
-        error = None if self._invocation is None else self._invocation.outcome.exception
+        error = None if self._invocation is None else self._invocation.raised
         # Arguments that only the tool could check are a mistake of the model, which the error explains to it.
         if error is not None and not isinstance(error, InvalidArguments):
             attach_traceback(self._log, self._call.key, error)
@@ -212,11 +212,6 @@ class JournaledCall(CallLayer):
     def _runtime(self) -> CallRuntime:
         return self._batch.runtime
 
-    @property
-    def outcome(self) -> CallOutcome:
-        """The outcome so far, also when `run` raises or is cancelled."""
-        return self._invocation.outcome if self._runs and self._invocation is not None else self._outcome
-
     async def run(self, proceed: RunCall) -> CallOutcome:
         """Run the call, unless its outcome is recorded or it is in doubt, and return the outcome.
 
@@ -237,7 +232,7 @@ class JournaledCall(CallLayer):
             self._outcome = CallOutcome(pending=recorded.pending)
         else:
             await self._recover(recorded)
-        return self.outcome
+        return self._outcome
 
     async def _start(self) -> None:
         # The invocation records the intent when the tool is about to run: from then on, a crash leaves a call that may have run.
@@ -276,7 +271,7 @@ class JournaledCall(CallLayer):
     async def _invoke(self) -> None:
         self._note_start()
         self._runs = True
-        await self._proceed()
+        self._outcome = await self._proceed()
 
     # --- interrupted calls --------------------------------------------------------------------------------------
 
@@ -319,12 +314,12 @@ class JournaledCall(CallLayer):
     async def _continue_by_record(self) -> None:
         """Run the call again by a tool that has recorded how to continue it."""
         await self._continue()
-        execution = self.outcome.execution
+        execution = self._outcome.execution
         in_doubt = execution is not None and execution.status is ToolStatus.IN_DOUBT
         if in_doubt and self._log.settings.in_doubt is not InDoubt.TELL:
             assert execution is not None  # noqa: S101  # it is in doubt
             # A doubt to which the record led is treated like that about a call without such a record.
-            self._outcome, self._runs = evolve(self.outcome, execution=None), False
+            self._outcome, self._runs = evolve(self._outcome, execution=None), False
             self._settle_doubt(execution.error_message)
 
     async def _reconcile(self, tool: Tool, recorded: RecordedCall) -> None:

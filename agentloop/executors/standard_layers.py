@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from functools import cached_property
+
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanCallTools, CanContinueCall
+from agentloop.contracts.tools import Tools
 from agentloop.executors.admission import CanLayerCalls
 from agentloop.executors.toolbox import Toolbox
 from agentloop.interception.stack import InterceptorStack
@@ -16,19 +19,37 @@ _POINTS = frozenset({BeforeToolUse.point_name, AroundToolUse.point_name, AfterTo
 
 @frozen(eq=False)
 class Features:
-    """The features over the calls of an execution, outermost first.
+    """The features over the calls of an execution.
 
     Attributes:
-        plain: those that calls need about which nobody has decided.
-        decided: those that a batch needs with calls about which somebody has decided.
+        outside: those outside of what is decided about a call, outermost first.
+        pins: compares the tool of a call with the one that was shown, in each batch; None if no tool has a definition.
+        inside: those inside of it.
+        tools: the tools.
+        plain: all features, outermost first, that a batch needs if nobody has decided about its calls.
     """
 
-    plain: tuple[CanLayerCalls, ...]
-    decided: tuple[CanLayerCalls, ...]
+    outside: tuple[CanLayerCalls, ...]
+    pins: CanLayerCalls | None
+    inside: tuple[CanLayerCalls, ...]
+    tools: Tools
+    plain: tuple[CanLayerCalls, ...] = field(init=False)
+
+    @plain.default
+    def _without_decisions(self) -> tuple[CanLayerCalls, ...]:
+        return (*self.outside, *self.inside) if self.pins is None else (*self.outside, self.pins, *self.inside)
+
+    @cached_property
+    def decided(self) -> tuple[CanLayerCalls, ...]:
+        """The features, outermost first, that a batch needs with decisions about its calls."""
+        from agentloop.executors.approval import Approval
+        from agentloop.executors.definition_pins import DefinitionPins
+
+        return (*self.outside, Approval(), self.pins or DefinitionPins(self.tools), *self.inside)
 
     def with_innermost(self, feature: CanLayerCalls) -> Features:
         """Return them with one more."""
-        return Features((*self.plain, feature), (*self.decided, feature))
+        return evolve(self, inside=(*self.inside, feature))
 
 
 def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: InterceptorStack) -> Features:
@@ -36,34 +57,30 @@ def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: Intercepto
 
     The order has reasons. A call that is recorded runs nothing, so the journal is outside of everything else. A recorded outcome
     wins over a call that is left to another process, so fencing is inside of the journal. The word of a person is the last, so
-    decisions come before pins, and pins before the interceptors, which see only calls that may run.
+    decisions come before pins, and pins before the interceptors, which see only calls that may run. A tool that was started early
+    is used where the tool itself would be, inside of everything else.
     """
-    outside, inside = _around_admission(toolbox, scope, stack)
-    from agentloop.executors.definition_pins import DefinitionPins
-
-    pins = DefinitionPins(toolbox.tools)
-    from agentloop.executors.approval import Approval
-
-    plain = (*outside, pins, *inside) if pins.are_defined else (*outside, *inside)
-    return Features(plain, (*outside, Approval(), pins, *inside))
-
-
-def _around_admission(
-    toolbox: Toolbox, scope: ExecutionScope, stack: InterceptorStack
-) -> tuple[list[CanLayerCalls], list[CanLayerCalls]]:
-    """Return what is outside of decisions and pins, and what is inside of them."""
     outside: list[CanLayerCalls] = []
     inside: list[CanLayerCalls] = []
-    tools, log = toolbox.tools, scope.log
+    pins: CanLayerCalls | None = None
+    log, tools = scope.log, toolbox.tools
+    calls_tools = continues_calls = False
+    for tool in tools:
+        calls_tools |= isinstance(tool, CanCallTools)
+        continues_calls |= isinstance(tool, CanContinueCall)
     if log is not None:
         from agentloop.executors.journaled_call import JournalLayer
 
         outside.append(JournalLayer(log, is_provisional=AfterToolUse.point_name in stack.points))
-    if log is not None or any(isinstance(tool, CanContinueCall) for tool in tools):
+    if log is not None or continues_calls:
         from agentloop.executors.fencing import Fencing
 
         outside.append(Fencing())
-    if any(isinstance(tool, CanCallTools) for tool in tools):
+    if any(spec.definition or spec.pinned for spec in tools.specs):
+        from agentloop.executors.definition_pins import DefinitionPins
+
+        pins = DefinitionPins(tools)
+    if calls_tools:
         from agentloop.executors.program_calls import ProgramCalls
 
         inside.append(ProgramCalls(log))
@@ -71,4 +88,4 @@ def _around_admission(
         from agentloop.executors.intercepted_call import Interception
 
         inside.append(Interception(stack))
-    return outside, inside
+    return Features(tuple(outside), pins, tuple(inside), tools)

@@ -96,9 +96,19 @@ class ReadyTool:
         uses_thread: whether it runs in a thread.
         is_inline: whether it runs in the event loop without waiting.
         calls_tools: whether it makes calls itself.
+        runs_alone: whether a call runs after all calls before it, and before all calls after it.
     """
 
-    __slots__ = ("_is_bound_to_calls", "calls_tools", "is_inline", "policy", "spec", "tool", "uses_thread")
+    __slots__ = (
+        "_is_bound_to_calls",
+        "calls_tools",
+        "is_inline",
+        "policy",
+        "runs_alone",
+        "spec",
+        "tool",
+        "uses_thread",
+    )
 
     def __init__(self, tool: Tool, spec: ToolSpec) -> None:
         self.tool: Tool = tool
@@ -109,13 +119,9 @@ class ReadyTool:
         self.uses_thread: bool = isinstance(tool, CanUseThread)
         self.is_inline: bool = isinstance(tool, CanUseInline)
         self.calls_tools: bool = isinstance(tool, CanCallTools)
+        # What interceptors make of the state in the calls that such a tool makes has to be complete before the next call.
+        self.runs_alone: bool = self.policy.sequential or self.calls_tools
         validator_of(spec)  # compiled now, so that an invalid schema is found before anything is decided about a call
-
-    @property
-    def runs_alone(self) -> bool:
-        """Whether a call runs after all calls before it, and before all calls after it."""
-        # What interceptors make of the state in the calls of such a tool has to be complete before the next call.
-        return self.policy.sequential or self.calls_tools
 
     def prepare(self, call: ToolCall, bounds: Bounds) -> Mapping[str, Any]:
         """Parse, validate and convert the arguments of a call that was admitted. Each invocation returns new objects.
