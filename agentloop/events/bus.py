@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from itertools import count
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, cast, overload
 
 from attrs import frozen
 from blinker import Signal
@@ -160,10 +160,12 @@ class SharedBus(Protocol):
 class ExecutionBus(CanHandleEvents, CanCarryContext):
     """The bus of one execution: counts its events and delivers them in order, one at a time."""
 
-    __slots__ = ("_bus", "_count", "_lock", "_queue", "_sources", "_tasks")
+    __slots__ = ("_bus", "_count", "_lock", "_queue", "_sources", "_tasks", "providers")
 
     def __init__(self, bus: SharedBus) -> None:
         self._bus = bus
+        # Those of the bus itself, to which others may be added later: each operation looks at them.
+        self.providers: Sequence[CanProvideContext] = bus.providers
         self._sources = bus.sources
         self._count = 0
         self._queue: deque[tuple[Event, list[Any]]] = deque()
@@ -177,11 +179,6 @@ class ExecutionBus(CanHandleEvents, CanCarryContext):
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
         """Call the listener for events of exactly this class, of the shared bus."""
         return self._bus.on(kind, listener)
-
-    @property
-    def providers(self) -> Sequence[CanProvideContext]:
-        """The providers of contexts of the shared bus."""
-        return self._bus.providers
 
     def provide(self, provider: CanProvideContext) -> Subscription:
         """Enter the contexts of a provider in all executions of the shared bus."""
@@ -502,8 +499,8 @@ class JoinedListeners:
 
     @property
     def providers(self) -> Sequence[CanProvideContext]:
-        """The providers of both buses, each once."""
-        return _join_providers(self.first.providers, self.second.providers)
+        """The providers of both buses, each once; also of those that are provided later."""
+        return _JoinedProviders(self.first.providers, self.second.providers)
 
     def provide(self, provider: CanProvideContext) -> Subscription:
         """Enter the contexts of a provider in the executions of the first bus."""
@@ -630,6 +627,24 @@ class JoinedBus(CanHandleEvents, CanCarryContext):
             await self.first.drain()
         finally:
             await self.second.drain()
+
+
+class _JoinedProviders(Sequence[CanProvideContext]):
+    """The providers of two buses, each once, as they are when they are looked at."""
+
+    def __init__(self, first: Sequence[CanProvideContext], second: Sequence[CanProvideContext]) -> None:
+        self._first = first
+        self._second = second
+
+    def __len__(self) -> int:
+        return len(_join_providers(self._first, self._second))
+
+    @overload
+    def __getitem__(self, index: int) -> CanProvideContext: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CanProvideContext]: ...
+    def __getitem__(self, index: int | slice) -> CanProvideContext | Sequence[CanProvideContext]:
+        return _join_providers(self._first, self._second)[index]
 
 
 def _join_providers(

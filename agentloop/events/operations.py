@@ -47,7 +47,8 @@ class EnteredOperation:
         self._providers = providers
         self._kind = kind
         # Not the state itself, which would live as long as the tasks that are started in the operation.
-        self._ids = (state.agent_id, state.execution_id, state.parent_agent_id)
+        execution = state.execution
+        self._ids = (state.agent_id, "" if execution is None else execution.id, state.parent_agent_id)
         self._step_number = step_number
         self._key = key
         self._call = call
@@ -118,7 +119,7 @@ def enter_operation(
         call: the tool call.
     """
     number = state.step_count + 1 if step_number is None else step_number
-    return EnteredOperation(_providers_of(events), kind, state, number, key=key, call=call)
+    return EnteredOperation(getattr(events, "providers", ()), kind, state, number, key=key, call=call)
 
 
 def end_execution(events: CanHandleEvents, state: AgentState, step_number: int) -> None:
