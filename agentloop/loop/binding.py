@@ -28,7 +28,8 @@ from agentloop.contracts.tools import Tools
 from agentloop.drivers.forwarding import innermost_driver
 from agentloop.errors import ContractViolation, ForeignCancellation
 from agentloop.interception.stack import InterceptorStack
-from agentloop.loop.parts import LoopParts
+from agentloop.loop.handoff import HandoffTool
+from agentloop.loop.parts import LoopParts, unwrapped
 from agentloop.loop.resources import discover_tools, has_discovery, hold_groups
 from agentloop.values.batches import ToolCalls, ToolExecutions, lost_outcome, match_outcomes
 from agentloop.values.bounds import apply_bounds
@@ -56,6 +57,7 @@ class BoundParts(ShownByField):
         scope: what the driver and the executor run with besides the state.
         read_output: parses a final answer into the output type; None for text.
         bind_driver: returns the driver bound to other tools.
+        has_handoffs: whether a tool hands the conversation over to another loop.
     """
 
     loop: LoopParts = field(repr=False)
@@ -65,6 +67,7 @@ class BoundParts(ShownByField):
     scope: ExecutionScope
     read_output: OutputCheck | None
     bind_driver: Callable[[Tools], CanUseTools]
+    has_handoffs: bool
 
     def check_output(self, state: AgentState, continuation: Continuation) -> None:
         """Check that a final answer matches the output type, whether or not the driver checked it.
@@ -229,6 +232,7 @@ def bind(loop: LoopParts, stack: InterceptorStack, events: CanHandleEvents, scop
         scope=scope,
         read_output=check,
         bind_driver=bind_driver_to,
+        has_handoffs=any(isinstance(unwrapped(tool), HandoffTool) for tool in loop.tools),
     )
 
 

@@ -18,18 +18,17 @@ class ClaimWatch:
     A tool that has begun is not cancelled: its effect may be half done, and the end of its call finds the claim lost.
 
     Attributes:
-        log: the log of the execution; None without a journal.
+        log: the log of the execution.
     """
 
-    log: LifecycleLog | None
+    log: LifecycleLog
     _task: asyncio.Task[object] | None = field(default=None, init=False)
     _cancellations: int = field(default=0, init=False)
     _loss: ClaimLost | None = field(default=None, init=False)
     _has_cancelled: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.log is not None:
-            self.log.on_claim_lost(self._interrupt)
+        self.log.on_claim_lost(self._interrupt)
 
     def start(self) -> None:
         """Begin to watch: the current task drives the execution until `end`.
@@ -62,7 +61,7 @@ class ClaimWatch:
         task = self._task
         # A task that finds the loss itself gets it as an error. It is not cancelled: it waits for nothing, and before Python 3.13,
         # `uncancel` does not take back the cancellation of a task that runs.
-        if task is None or task is asyncio.current_task() or self.log is None or self.log.has_running_calls:
+        if task is None or task is asyncio.current_task() or self.log.has_running_calls:
             return
         self._has_cancelled = True
         task.cancel(f"the claim is lost: {loss.reason}")

@@ -103,7 +103,7 @@ class Run:
     log: ExecutionLog | None = field(kw_only=True)
     step_number: int = field(default=0, init=False)
 
-    _watch: ClaimWatch = field(init=False)
+    _watch: ClaimWatch | None = field(init=False)  # None without a log
     _entered: EnteredOperation | None = field(default=None, init=False)  # while the run is in the hands of its task
     _is_open: bool = field(default=False, init=False)
     _is_interrupted: bool = field(default=False, init=False)
@@ -117,7 +117,7 @@ class Run:
     _earlier: Continuation = field(default=NO_SIGNALS, init=False)  # that of the step before it was suspended
 
     def __attrs_post_init__(self) -> None:
-        self._watch = ClaimWatch(self.log)
+        self._watch = None if self.log is None else ClaimWatch(self.log)
 
     @classmethod
     def of(
@@ -170,12 +170,13 @@ class Run:
         self._enter()
         try:
             try:
-                self._watch.start()
+                if self._watch is not None:
+                    self._watch.start()
                 await self._open()
                 continues = not self._must_stop
                 while continues and await self._prepare_step():
                     await self._take_step()
-                    if self._has_step:
+                    if self._has_step and self.parts.has_handoffs:
                         await self._hand_over()
                     if self.log is not None:
                         await self.log.record_step(self.state)
@@ -184,11 +185,12 @@ class Run:
                     yield self.state
                     self._enter()
                     self.scope.ledger.watch_task()  # the next step can be requested by another task
-                    self._watch.start()
+                    if self._watch is not None:
+                        self._watch.start()
                     continues = self._continues()
                 await self._end()
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # every run ends with a state
-                await self._end_by_error(self._watch.end(error) or error)
+                await self._end_by_error(error if self._watch is None else self._watch.end(error) or error)
             finally:
                 await self._close()
         except asyncio.CancelledError as cancelled:
@@ -214,7 +216,7 @@ class Run:
         Raises:
             ClaimLost: the claim is lost, and some part has swallowed the cancellation that said so.
         """
-        loss = self._watch.end()
+        loss = None if self._watch is None else self._watch.end()
         if loss is not None:
             raise loss
 
@@ -534,7 +536,7 @@ class Run:
             case InferenceNotRecorded():  # after an interruption, the response that made these calls is not recorded
                 self.state, self._has_step = before, False
                 await self._close_calls("the response that made this call is not available any more")
-                if self.state.step_count > before.step_count:  # the step that they made may hand over
+                if self.state.step_count > before.step_count and self.parts.has_handoffs:  # the step may hand over
                     await self._hand_over()
             case JournalError() as failure:
                 raise failure from failure.__cause__  # without its carrier, whose state is restored
@@ -556,7 +558,7 @@ class Run:
 
     async def _pass(self, kind: type[StatePoint], layers: tuple[CanIntercept, ...] | None = None) -> None:
         """Pass the state through the interceptors of a point, or through some of them."""
-        if not self.parts.interceptor.handles(kind):
+        if kind.point_name not in self.parts.interceptor.points:
             return
         passage = await self.parts.interceptor.pass_layers(kind(self.state), layers)
         self.state = passage.point.state
@@ -622,7 +624,8 @@ class Run:
     @property
     def _must_stop(self) -> bool:
         """Whether a stop signal is in effect; that a response without calls stops is decided in `_complete_step`."""
-        return self._continuation.should_stop(has_tool_executions=True)
+        continuation = self._continuation
+        return bool(continuation.signals) and continuation.should_stop(has_tool_executions=True)
 
     def _add_signal(self, reason: StopReason, message: str) -> None:
         """Add a stop signal whose source is the driver."""
