@@ -61,15 +61,18 @@ class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, C
         """
 
     def _compiled(self, state: AgentState) -> _CompiledHistory:
+        cache = self._cache if self._cache is not None else _Cache()
+        if cache.compiled is not None and cache.state is state:
+            return cache.compiled
         messages, summary, unfinished = state.messages, Summary.of(state), state.unfinished_executions
         history_length = state.execution.history_length if state.execution is not None else len(messages)
         # An interceptor may have removed messages since the execution started.
         history_length = min(history_length, len(messages))
-        cache = self._cache if self._cache is not None else _Cache()
         compiled = cache.get(state.context, history_length, summary, unfinished)
         if compiled is None:
             compiled = cache.compiled = self._compile(messages, history_length, summary, unfinished, cache)
             cache.messages = messages
+        cache.state = state
         return compiled
 
     def _compile(
@@ -157,8 +160,15 @@ class _CompiledHistory(ShownByField):
 
 @define(eq=False, repr=False)
 class _Cache(ShownByField):
-    """The last compiled history of one execution, and how far the summarized messages were read."""
+    """The last compiled history of one execution, and how far the summarized messages were read.
 
+    Attributes:
+        state: the state for which the history was asked last, since a step asks for it several times.
+        messages: the messages of the conversation then.
+        compiled: the history; None before the first.
+    """
+
+    state: AgentState | None = field(default=None, repr=False)
     messages: tuple[Message, ...] = ()
     compiled: _CompiledHistory | None = None
     _retained: RetainedMessages = field(factory=RetainedMessages)

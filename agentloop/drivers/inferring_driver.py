@@ -370,7 +370,7 @@ class InferenceCall(ShownByField):
             Exception: whatever the inference or an interceptor raises.
         """
         draft, response = self.draft, None
-        if self.interceptor.handles(BeforeInference):
+        if BeforeInference.point_name in self.interceptor.points:
             before = await self._pass(BeforeInference(draft.state, request))
             request, response = before.request, before.response
         try:
@@ -382,7 +382,7 @@ class InferenceCall(ShownByField):
             else:
                 # An interceptor answered without a request; the tokens that its response reports count, too.
                 draft.add_response(response)
-            if self.interceptor.handles(AfterInference):
+            if AfterInference.point_name in self.interceptor.points:
                 after = await self._pass(AfterInference(draft.state, request, response))
                 response = after.response
             for delta in self._held_deltas_of(response) if self._held else ():
@@ -453,7 +453,7 @@ class InferenceCall(ShownByField):
                 stop=stop,
                 started_at=started_at,
                 failed_attempts=self._failed_attempts,
-                is_provisional=response is not None and self.interceptor.handles(AfterInference),
+                is_provisional=response is not None and AfterInference.point_name in self.interceptor.points,
             )
             log.record_inference(request, recorded, render)
 
@@ -494,7 +494,7 @@ class InferenceCall(ShownByField):
             inference = inference.with_delay_report(self._report_delay)
         if request.tools and isinstance(inference, CanReportOmissions):
             inference = inference.with_omission_report(self._report_omission)
-        if self.interceptor.handles(AroundInference):
+        if AroundInference.point_name in self.interceptor.points:
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
         draft.add_response(response)

@@ -80,10 +80,11 @@ def parse_key(key: str) -> tuple[int, int] | None:
 
     A call of a program has the numbers of the call that runs the program.
     """
-    match (outer_key(key) or key).rsplit("/", 2):
+    match key.rsplit("/", 2):
         case [_, step, index] if step.isdecimal() and index.isdecimal():
             return int(step), int(index)
-    return None
+    outer = outer_key(key)
+    return parse_key(outer) if outer else None
 
 
 @frozen(eq=False, repr=False)

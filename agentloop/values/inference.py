@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from math import inf
 from typing import Any, Literal, Self, TypeAlias, get_args
 
@@ -504,7 +505,7 @@ class InferenceResponse(Value):
         """The reasoning parts, joined."""
         return "".join([part.text for part in self.parts if type(part) is Reasoning])
 
-    @property
+    @cached_property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
@@ -125,7 +126,7 @@ class Message(EncodeOnce):
         count = self.metadata.get(ATTACHED, 0)
         return count if isinstance(count, int) and count > 0 else 0
 
-    @property
+    @cached_property
     def exchanges(self) -> tuple[ToolExchange, ...]:
         """The tool exchanges, in call order."""
         return tuple([part for part in self.parts if type(part) is ToolExchange])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeAlias
 
 from attrs import evolve, field, frozen
@@ -157,7 +158,7 @@ class AgentStep(Value, Summarized):
             return StepKind.TOOL_EXECUTION
         return StepKind.FINAL_RESPONSE
 
-    @property
+    @cached_property
     def executions(self) -> tuple[ToolExecution, ...]:
         """The outcomes of its tool calls, in call order."""
         if self.message is not None:
