@@ -1,0 +1,54 @@
+"""Prints the files of the package that a run enters between an answer with a call and the next request, in order, as JSON.
+
+It runs in a process of its own, since the tests watch every event, and what is watched takes a longer way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import agentloop
+from agentloop import AgentLoop, ScriptedInference, SqliteJournal, ToolCall, ToolCallingDriver, tool
+
+ROOT = Path(agentloop.__file__).parent
+
+
+@tool(effect="pure")
+def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+async def main(journal_path: str = "") -> None:
+    """Run a loop whose model calls a tool once, with a journal if there is a path for it."""
+    journal = SqliteJournal(journal_path) if journal_path else None
+    inference = ScriptedInference(ToolCall("c1", "double", '{"number": 2}'), "four")
+    loop = AgentLoop(ToolCallingDriver(inference), [double], journal=journal)
+    await loop.execute("warm")  # everything is loaded: imports are no part of the way
+    visits: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(ROOT):
+            visits.append((str(path.relative_to(ROOT)), frame.f_code.co_name))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    await loop.execute("again")
+    sys.setprofile(None)
+    threading.setprofile(None)
+    if journal is not None:
+        await journal.aclose()
+    first, second = [place for place, visit in enumerate(visits) if visit == ("inference/scripted.py", "infer")][:2]
+    files = [file for file, _ in visits[first : second + 1]]
+    way = [file for place, file in enumerate(files) if place == 0 or file != files[place - 1]]
+    sys.stdout.write(json.dumps(way))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
