@@ -49,11 +49,11 @@ from agentloop.events.tool_calls import ToolCallBlocked, ToolCallCompleted
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.http_inference import HttpInference
-from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.resilience.resilience import Resilience
 from agentloop.interception.rules import Permissions, RequireApproval, Rule
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.values.capabilities import Capabilities, CapabilityRow
 from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
 from agentloop.values.event import Event
 from agentloop.values.points import BeforeToolUse

@@ -41,7 +41,6 @@ from agentloop.drivers.react import ReActDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
-from agentloop.inference.model_rows import CapabilityRow
 from agentloop.inference.presets import PRESETS
 from agentloop.interception.budgets.budget import Budget, TimeLimit
 from agentloop.interception.egress import EgressApproval
@@ -55,6 +54,7 @@ from agentloop.loop.unasked import format_unasked, unasked_tools
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.tools.ensembles.import_path import AllowedModules
 from agentloop.tools.ensembles.statements import Trust
+from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import Effect
 

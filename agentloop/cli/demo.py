@@ -44,10 +44,10 @@ from agentloop.events.tool_calls import ToolCallCompleted
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.http_inference import HttpInference
-from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.interception.rules import RequireApproval
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.tools.decorator import tool
+from agentloop.values.capabilities import Capabilities, CapabilityRow
 from agentloop.values.decisions import Decision, PendingCall, approve
 from agentloop.values.event import Event
 from agentloop.values.state import AgentState

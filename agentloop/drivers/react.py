@@ -16,7 +16,6 @@ from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.rejections import Rejection, check_output, missing_call, retry_request
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.inference.model_capabilities import find_row
-from agentloop.inference.model_rows import CapabilityRow
 from agentloop.modes.calls import validate_call
 from agentloop.modes.react_decision import InvalidDecision, ReActDecision, decision_of, extra_fields_schema
 from agentloop.modes.react_mode import select_react_mode
@@ -24,6 +23,7 @@ from agentloop.modes.react_prompt import AS_WRITTEN, ReActPrompt
 from agentloop.modes.selection import ModeInference
 from agentloop.modes.written_calls import RunEmbedded
 from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ModeChoice
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, ResponsePart

@@ -22,7 +22,6 @@ from agentloop.drivers.rejections import Rejection, check_response, missing_call
 from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import inference_of
-from agentloop.inference.keys import KeyFunction
 from agentloop.values.inference import (
     HostedKind,
     HostedTool,
@@ -36,13 +35,13 @@ from agentloop.values.inference import (
 from agentloop.values.json import EMPTY_OBJECT, JsonValue, canonical_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
-from agentloop.values.secrets import Secret
+from agentloop.values.secrets import KeyFunction, Secret
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, parse_arguments
 from agentloop.values.value import instance_of
 
 if TYPE_CHECKING:
-    from agentloop.inference.model_rows import CapabilityRow
+    from agentloop.values.capabilities import CapabilityRow
 
 ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed", "program"]
 MODE_NAMES: Final[tuple[str, ...]] = get_args(ModeName)

@@ -5,8 +5,6 @@ from agentloop.inference.history import import_history as import_history
 from agentloop.inference.http_inference import HttpInference as HttpInference
 from agentloop.inference.model_capabilities import capabilities as capabilities
 from agentloop.inference.model_limits import ModelLimits as ModelLimits
-from agentloop.inference.model_rows import Capabilities as Capabilities
-from agentloop.inference.model_rows import CapabilityRow as CapabilityRow
 from agentloop.inference.presets import PRESETS as PRESETS
 from agentloop.inference.presets import Preset as Preset
 from agentloop.inference.presets import Quirks as Quirks

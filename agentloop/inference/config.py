@@ -12,14 +12,14 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import min_len, optional
 
 from agentloop.errors import ConfigurationError, install_hint, suggest
-from agentloop.inference.keys import KeyFunction, as_key, fetched_keys, mask_key
+from agentloop.inference.keys import fetched_keys, mask_key
 from agentloop.inference.model_limits import ModelLimits
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, is_makers_url, suggest_provider
 from agentloop.inference.signing import CanSignRequests
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.policies import RetryPolicy
-from agentloop.values.secrets import Secret, as_secret
+from agentloop.values.secrets import KeyFunction, Secret, as_key, as_secret
 from agentloop.values.value import Value, above, at_least, instance_of, one_of
 
 Transport: TypeAlias = Literal["httpx", "httptools"]

@@ -22,12 +22,11 @@ from agentloop.contracts.can_infer import (
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.reprs import ShownByField
-from agentloop.values.secrets import Secret
+from agentloop.values.secrets import KeyFunction, Secret, as_key
 
 if TYPE_CHECKING:
     from agentloop.inference.endpoint import Endpoint, InferenceTerms

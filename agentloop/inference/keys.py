@@ -7,34 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentloop._shielding import call_in_thread, is_task_cancelled
 from agentloop.errors import AuthenticationError, ConfigurationError, install_hint
-from agentloop.values.secrets import Secret, as_secret
+from agentloop.values.secrets import KeyFunction, Secret, as_secret
 from agentloop.values.tool_calls import ErrorInfo
-
-KeyFunction: TypeAlias = Callable[[], "str | Secret | Awaitable[str | Secret]"]
-"""Returns the current key or token of a service. A plain function runs in a thread, since it may block; an async one does not."""
-
-
-def as_key(value: str | Secret | KeyFunction | None) -> Secret | KeyFunction | None:
-    """Wrap a key; a function remains as it is, None and empty keys become None.
-
-    Raises:
-        ConfigurationError: if the key contains a character that cannot be sent.
-        TypeError: if it is neither text nor a function.
-    """
-    if value is None or isinstance(value, str | Secret):
-        return as_secret(value)
-    if not callable(value):
-        raise TypeError(f"a key is text, a Secret, or a function that returns one, not {type(value).__name__}")
-    return value
 
 
 def mask_key(key: Secret | KeyFunction | None) -> str:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS, Capabilities, CapabilityRow
+from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
+from agentloop.values.capabilities import Capabilities, CapabilityRow
 
 UNKNOWN_MODEL = Capabilities("native", is_assumed=True)
 """The capabilities of a model that matches no row: it is assumed to have a tool API, until a request shows otherwise."""

@@ -10,9 +10,10 @@ from typing import Literal, TypeAlias
 from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError, suggest
-from agentloop.inference.keys import KeyFunction, google_token_function
+from agentloop.inference.keys import google_token_function
 from agentloop.inference.signing import AwsSigner, CanSignRequests, aws_region
 from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.secrets import KeyFunction
 from agentloop.values.value import Value, at_least, instance_of
 
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]

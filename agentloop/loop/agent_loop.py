@@ -27,7 +27,6 @@ from agentloop.drivers.tool_calling import ModeName, ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, InvalidParameter
 from agentloop.events.bus import join_buses, require_emitted
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
@@ -52,7 +51,7 @@ from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.reprs import Summarized, bounded_repr
-from agentloop.values.secrets import Secret
+from agentloop.values.secrets import KeyFunction, Secret, as_key
 from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource

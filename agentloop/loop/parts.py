@@ -18,7 +18,6 @@ from agentloop.contracts.tool import Tool, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ModeName
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.keys import KeyFunction
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
@@ -26,7 +25,7 @@ from agentloop.values.inference import HostedKind, HostedTool, ReasoningEffort, 
 from agentloop.values.json import JsonValue
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
-from agentloop.values.secrets import Secret
+from agentloop.values.secrets import KeyFunction, Secret
 from agentloop.values.state import SystemPrompt
 from agentloop.values.time_and_ids import Clock, IdSource
 

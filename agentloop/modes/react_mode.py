@@ -13,7 +13,6 @@ from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.model_capabilities import capabilities
-from agentloop.inference.model_rows import CapabilityRow, StructuredOutput
 from agentloop.modes.answer_stream import (
     AnswerSearch,
     AnswerStream,
@@ -44,6 +43,7 @@ from agentloop.modes.react_reading import (
 )
 from agentloop.modes.written_calls import RunEmbedded, may_begin_in_reasoning
 from agentloop.values.bounds import Bounds
+from agentloop.values.capabilities import CapabilityRow, StructuredOutput
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat, ToolChoice
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 

@@ -24,11 +24,11 @@ from agentloop.contracts.can_infer import (
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeStream
 from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
-from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.modes.calls import within_bounds
 from agentloop.modes.native import AssumedMode, NativeMode, WrittenCalls
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.capabilities import Capabilities, CapabilityRow
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
 from agentloop.values.state import AgentState
 

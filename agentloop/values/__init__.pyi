@@ -4,6 +4,8 @@ from agentloop.values.authority import Statement as Statement
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions
 from agentloop.values.bounds import Bounds as Bounds
+from agentloop.values.capabilities import Capabilities as Capabilities
+from agentloop.values.capabilities import CapabilityRow as CapabilityRow
 from agentloop.values.commands import CommandKind as CommandKind
 from agentloop.values.commands import ExecutionCommand as ExecutionCommand
 from agentloop.values.decisions import Answer as Answer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn, Self
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Self, TypeAlias
 
 from attrs import field, frozen
 
@@ -216,3 +216,21 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, _PRIVATE)  # the umask may have removed permissions of the owner
     return descriptor
+
+
+KeyFunction: TypeAlias = Callable[[], "str | Secret | Awaitable[str | Secret]"]
+"""Returns the current key or token of a service. A plain function runs in a thread, since it may block; an async one does not."""
+
+
+def as_key(value: str | Secret | KeyFunction | None) -> Secret | KeyFunction | None:
+    """Wrap a key; a function remains as it is, None and empty keys become None.
+
+    Raises:
+        ConfigurationError: if the key contains a character that cannot be sent.
+        TypeError: if it is neither text nor a function.
+    """
+    if value is None or isinstance(value, str | Secret):
+        return as_secret(value)
+    if not callable(value):
+        raise TypeError(f"a key is text, a Secret, or a function that returns one, not {type(value).__name__}")
+    return value

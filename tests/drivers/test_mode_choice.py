@@ -27,14 +27,7 @@ from agentloop import (
 from agentloop.contracts import CanNameModel, CanUseMode
 from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
-from agentloop.inference import (
-    Capabilities,
-    CapabilityRow,
-    FallbackInference,
-    HttpInference,
-    RecordingInference,
-    ReplayInference,
-)
+from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
 from agentloop.journal import MemoryJournal
 from agentloop.modes import (
     NativeMode,
@@ -53,6 +46,8 @@ from agentloop.text_calls import DEFAULT_FORMATS, read_calls
 from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
 from agentloop.values import (
     Bounds,
+    Capabilities,
+    CapabilityRow,
     ExecutionStatus,
     FinishReason,
     InferenceRequest,

@@ -35,13 +35,14 @@ from agentloop.events import (
     ToolCallStarted,
     ValidationFailed,
 )
-from agentloop.inference import Capabilities, CapabilityRow
 from agentloop.interception import RequireApproval
 from agentloop.modes import ReActJsonMode, ReActTextMode
 from agentloop.modes.answer_stream import LabelSearch, PlainSearch
 from agentloop.modes.react_mode import select_react_mode
 from agentloop.values import (
     Bounds,
+    Capabilities,
+    CapabilityRow,
     Event,
     ExecutionStatus,
     FinishReason,

@@ -12,8 +12,6 @@ from agentloop import ToolCallingDriver
 from agentloop.contracts import CanInfer, CanNameModel
 from agentloop.errors import InferenceError
 from agentloop.inference import (
-    Capabilities,
-    CapabilityRow,
     FallbackInference,
     HttpInference,
     LLMConfig,
@@ -27,6 +25,8 @@ from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.values import (
+    Capabilities,
+    CapabilityRow,
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,

@@ -24,6 +24,7 @@ from agentloop.values import points, serialization
 from agentloop.values.authority import Declarations, Statement
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import Bounds
+from agentloop.values.capabilities import Capabilities, CapabilityRow
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.epochs import Epoch, PrefixBreak, Summary
@@ -252,6 +253,8 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     CircuitPolicy: st.builds(CircuitPolicy, st.integers(1), st.floats(0.5, 1e6), dependency=texts),
 }
 NOT_DATA: set[type] = {
+    Capabilities,
+    CapabilityRow,
     Operation,
     EncodeOnce,
     points.AroundPoint,
@@ -266,7 +269,7 @@ NOT_DATA: set[type] = {
     Statement,
     Declarations,
 }
-"""Bases without fields, the point that holds an exception, policies, which may hold functions and classes, and what is never
+"""Bases without fields, the point that holds an exception, policies, which may hold functions and classes, what models can do, and what is never
 stored: the call that a deduplicator compares, the fields to mask, and the paths that an interceptor declares."""
 
 

@@ -13,7 +13,6 @@ from attrs import frozen
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.model_capabilities import published_capabilities
-from agentloop.inference.model_rows import Capabilities
 from agentloop.inference.wire_formats.anthropic_messages.content import (
     CONTAINER,
     NAME,
@@ -38,6 +37,7 @@ from agentloop.inference.wire_formats.fields import (
 )
 from agentloop.inference.wire_formats.schemas import closed_schema, flat_parameters
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
+from agentloop.values.capabilities import Capabilities
 from agentloop.values.inference import InferenceRequest, ReasoningEffort, ResponseFormat, ToolChoice
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, Part
