@@ -3,6 +3,8 @@ from agentloop.drivers.driver import StepDraft as StepDraft
 from agentloop.drivers.eager_start import CallReader as CallReader
 from agentloop.drivers.forwarding import ForwardingDriver as ForwardingDriver
 from agentloop.drivers.inferring_driver import InferringDriver as InferringDriver
+from agentloop.drivers.mode_choices import mode_choice as mode_choice
+from agentloop.drivers.mode_choices import with_mode_choice as with_mode_choice
 from agentloop.drivers.react import ReActDriver as ReActDriver
 from agentloop.drivers.rejections import Rejection as Rejection
 from agentloop.drivers.scripted import ScenarioStep as ScenarioStep

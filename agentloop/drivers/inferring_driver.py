@@ -11,9 +11,6 @@ from attrs import define, evolve, field, frozen
 from attrs.validators import optional
 
 from agentloop import events as event_classes
-
-# The facade loads each mode when it is first used: to define an agent takes none of them.
-from agentloop import modes
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly
@@ -35,6 +32,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, InferenceExchange, StepDraft
 from agentloop.drivers.eager_start import EagerStart
+from agentloop.drivers.mode_choices import with_mode_choice
 from agentloop.drivers.rejections import (
     Rejection,
     ResponseCheck,
@@ -49,7 +47,6 @@ from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteA
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.operations import enter_operation
 from agentloop.interception.stack import InterceptorStack
-from agentloop.modes.calls import within_bounds
 from agentloop.tools.fitting import fit_ahead
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
@@ -64,6 +61,7 @@ from agentloop.values.inference import (
     ModeChoice,
     ToolChoice,
     tool_choice_of,
+    within_bounds,
 )
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
@@ -426,7 +424,7 @@ class InferenceCall(ShownByField):
         """Keep the mode that a response has shown to suit the model, in the state; recorded responses do, too."""
         choice = response.mode_choice
         if choice is not None:
-            self.draft.state = modes.with_mode_choice(self.draft.state, choice)
+            self.draft.state = with_mode_choice(self.draft.state, choice)
             await emit(self.events, event_classes.ModeChosen, self.draft.state, choice)
 
     async def _reuse_or_send(self, request: InferenceRequest) -> InferenceResponse:

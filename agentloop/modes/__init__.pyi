@@ -7,8 +7,6 @@ from agentloop.modes.react_prompt import ReActPrompt as ReActPrompt
 from agentloop.modes.selection import ModeInference as ModeInference
 from agentloop.modes.selection import explain_mode as explain_mode
 from agentloop.modes.selection import get_mode as get_mode
-from agentloop.modes.selection import mode_choice as mode_choice
 from agentloop.modes.selection import select_mode as select_mode
-from agentloop.modes.selection import with_mode_choice as with_mode_choice
 from agentloop.modes.structured import StructuredMode as StructuredMode
 from agentloop.modes.text import TextMode as TextMode

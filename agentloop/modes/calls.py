@@ -11,12 +11,11 @@ from typing import Any, Final
 from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ToolCallValidation
-from agentloop.errors import BoundExceeded, InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
+from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
 from agentloop.modes.strict import without_nulls
 from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.bounds import Bounds
-from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ResponseFormat
+from agentloop.values.inference import FinishReason, InferenceRequest, ResponseFormat
 from agentloop.values.json import EMPTY_OBJECT, extract_json, format_json, parse_json
 from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Media, Reasoning, Text
@@ -119,24 +118,6 @@ def _is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-_OUTCOMES: Final = 8
-"""How many times `Bounds.calls_per_answer` the calls of an answer may be that get an outcome each; more are one error of the answer."""
-
-
-def within_bounds(response: InferenceResponse, bounds: Bounds) -> InferenceResponse:
-    """Return a response, without its calls if they are so many that even their rejections would take long."""
-    limit = bounds.calls_per_answer * _OUTCOMES
-    if len(response.parts) <= limit and len(response.quoted_calls) <= limit:
-        return response
-    response = evolve(response, quoted_calls=response.quoted_calls[: int(limit)])
-    count = len(response.tool_calls)
-    if count <= limit:
-        return response
-    problem = BoundExceeded("calls_per_answer", bounds.calls_per_answer, f"the answer has {count:,} tool calls")
-    parts = [part for part in response.parts if not isinstance(part, ToolCall)]
-    return evolve(response, parts=parts, problem=str(problem), exceeded=problem.bound)
 
 
 MessageRenderer = Callable[[Message], Sequence[Message]]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from attrs import evolve, field, frozen
 
@@ -22,14 +22,14 @@ from agentloop.contracts.can_infer import (
     RetryReport,
 )
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeStream
+from agentloop.drivers.mode_choices import mode_choice
 from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
-from agentloop.modes.calls import within_bounds
 from agentloop.modes.native import AssumedMode, NativeMode, WrittenCalls
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.capabilities import Capabilities, CapabilityRow
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice, within_bounds
 from agentloop.values.state import AgentState
 
 _SLICE = 1_000
@@ -141,33 +141,6 @@ def explain_mode(name: str, *, wire_format: str = "", rows: Sequence[CapabilityR
     if known.is_assumed and known.mode == "native":
         reason += "; its tool API is tried first"
     return ModeChoice(name, known.mode, reason)
-
-
-_CHOICES = "agentloop.modes"
-"""The owner of the choices of an execution among the extensions of its state."""
-
-
-def mode_choice(state: AgentState, model: str) -> ModeChoice | None:
-    """Return the mode that the current execution has chosen for a model in place of the assumed one; None if it has none."""
-    choice = _choices(state).get(model)
-    return None if choice is None else ModeChoice(model, choice["mode"], choice["reason"])
-
-
-def with_mode_choice(state: AgentState, choice: ModeChoice) -> AgentState:
-    """Return the state with a mode that holds for the rest of its execution.
-
-    A further execution of the agent decides anew, since the server may have been configured in the meantime.
-    """
-    models = {**_choices(state), choice.model: {"mode": choice.mode, "reason": choice.reason}}
-    return state.with_extension(_CHOICES, {"execution": state.execution_id, "models": models})
-
-
-def _choices(state: AgentState) -> Mapping[str, Any]:
-    stored: Any = state.extension(_CHOICES)
-    if stored is None or stored["execution"] != state.execution_id:
-        return {}
-    models: Mapping[str, Any] = stored["models"]
-    return models
 
 
 class _Translation:

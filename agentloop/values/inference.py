@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import inf
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import ConfigurationError, InvalidParameter, suggest
+from agentloop.errors import BoundExceeded, ConfigurationError, InvalidParameter, suggest
+from agentloop.values.bounds import Bounds
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
@@ -572,3 +573,21 @@ def iter_deltas(response: InferenceResponse) -> Iterator[InferenceDelta]:
             yield InferenceDelta("tool_call", index=index, call_id=part.id, name=part.name)
             yield InferenceDelta("arguments", part.arguments_json, index)
             index += 1
+
+
+_OUTCOMES: Final = 8
+"""How many times `Bounds.calls_per_answer` the calls of an answer may be that get an outcome each; more are one error of the answer."""
+
+
+def within_bounds(response: InferenceResponse, bounds: Bounds) -> InferenceResponse:
+    """Return a response, without its calls if they are so many that even their rejections would take long."""
+    limit = bounds.calls_per_answer * _OUTCOMES
+    if len(response.parts) <= limit and len(response.quoted_calls) <= limit:
+        return response
+    response = evolve(response, quoted_calls=response.quoted_calls[: int(limit)])
+    count = len(response.tool_calls)
+    if count <= limit:
+        return response
+    problem = BoundExceeded("calls_per_answer", bounds.calls_per_answer, f"the answer has {count:,} tool calls")
+    parts = [part for part in response.parts if not isinstance(part, ToolCall)]
+    return evolve(response, parts=parts, problem=str(problem), exceeded=problem.bound)

@@ -25,20 +25,12 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanNameModel, CanUseMode
+from agentloop.drivers import mode_choice, with_mode_choice
 from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
 from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
 from agentloop.journal import MemoryJournal
-from agentloop.modes import (
-    NativeMode,
-    StructuredMode,
-    TextMode,
-    explain_mode,
-    get_mode,
-    mode_choice,
-    select_mode,
-    with_mode_choice,
-)
+from agentloop.modes import NativeMode, StructuredMode, TextMode, explain_mode, get_mode, select_mode
 from agentloop.modes.calls import CALL_CHARACTER
 from agentloop.modes.native import AssumedMode
 from agentloop.replay import replay
