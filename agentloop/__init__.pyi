@@ -4,7 +4,6 @@ from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
 from agentloop.contracts.tool import Tool as Tool
 from agentloop.contracts.tool import ToolContext as ToolContext
 from agentloop.drivers.driver import Driver as Driver
-from agentloop.drivers.react import ReActDriver as ReActDriver
 from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
 from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
@@ -28,6 +27,7 @@ from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReaso
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop as AgentLoop
 from agentloop.loop.handoff import handoff_to as handoff_to
+from agentloop.modes.react_driver import ReActDriver as ReActDriver
 from agentloop.tools.decorator import tool as tool
 from agentloop.values.bounds import Bounds as Bounds
 from agentloop.values.inference import ToolChoice as ToolChoice

@@ -37,7 +37,6 @@ from agentloop.cli.sources import file_of, load_tools
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.inferring_driver import InferringDriver
-from agentloop.drivers.react import ReActDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
@@ -52,6 +51,7 @@ from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.loop.unasked import format_unasked, unasked_tools
 from agentloop.mcp.ensemble import McpEnsemble
+from agentloop.modes.react_driver import ReActDriver
 from agentloop.tools.ensembles.import_path import AllowedModules
 from agentloop.tools.ensembles.statements import Trust
 from agentloop.values.capabilities import CapabilityRow

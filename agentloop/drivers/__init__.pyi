@@ -5,11 +5,8 @@ from agentloop.drivers.forwarding import ForwardingDriver as ForwardingDriver
 from agentloop.drivers.inferring_driver import InferringDriver as InferringDriver
 from agentloop.drivers.mode_choices import mode_choice as mode_choice
 from agentloop.drivers.mode_choices import with_mode_choice as with_mode_choice
-from agentloop.drivers.react import ReActDriver as ReActDriver
 from agentloop.drivers.rejections import Rejection as Rejection
 from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
 from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
-from agentloop.modes.react_decision import ReActCall as ReActCall
-from agentloop.modes.react_decision import ReActDecision as ReActDecision
-from agentloop.modes.react_decision import decision_of as decision_of
+from agentloop.modes.react_driver import ReActDriver as ReActDriver

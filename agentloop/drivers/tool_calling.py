@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 from attrs import field, frozen
 
-# The facade loads each mode when it is first used: to define an agent takes none of them.
-from agentloop import modes
 from agentloop._shielding import compute_on_text
 from agentloop.contracts.can_accept import CanAddTools, OutputCheck
 from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel
+from agentloop.contracts.can_provide_models import ModelConfig, models
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
+from agentloop.drivers.mode_choices import mode_choice
 from agentloop.drivers.rejections import Rejection, check_response, missing_call
 from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
-from agentloop.inference.config import LLMConfig
-from agentloop.inference.http_inference import inference_of
+from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import (
     HostedKind,
     HostedTool,
@@ -39,9 +38,6 @@ from agentloop.values.secrets import KeyFunction, Secret
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, parse_arguments
 from agentloop.values.value import instance_of
-
-if TYPE_CHECKING:
-    from agentloop.values.capabilities import CapabilityRow
 
 ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed", "program"]
 MODE_NAMES: Final[tuple[str, ...]] = get_args(ModeName)
@@ -79,7 +75,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     def __attrs_post_init__(self) -> None:
         # An unknown name is reported where the driver is created; a known one does not load its mode yet.
         if self.mode not in MODE_NAMES and not isinstance(self.mode, CanUseMode):
-            modes.get_mode(str(self.mode))
+            models().get_mode(str(self.mode))
         if self.eager and not self.streaming:
             raise ConfigurationError(
                 "eager=True starts calls while an answer is streamed, and this driver does not stream: add streaming=True"
@@ -88,7 +84,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     @classmethod
     def for_model(  # noqa: PLR0913  # the settings of a model, each by its name
         cls,
-        model: str | LLMConfig | CanInfer,
+        model: str | ModelConfig | CanInfer,
         *,
         base_url: str | None = None,
         api_key: str | Secret | KeyFunction | None = None,
@@ -131,7 +127,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             extra=extra,
         )
         return cls(
-            inference_of(model, base_url=base_url, api_key=api_key, timeout=timeout),
+            models().inference_of(model, base_url=base_url, api_key=api_key, timeout=timeout),
             options=options,
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
@@ -164,7 +160,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         Raises:
             ConfigurationError: no mode has the name that `mode` gives.
         """
-        mode = modes.select_mode(self.mode, inference, self.models, state=state)
+        mode = models().select_mode(self.mode, inference, self.models, state=state)
         return mode.with_bounds(self.scope.bounds).with_tools(self.tools)
 
     @property
@@ -181,15 +177,15 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
                 "", self.mode_for(inference).name, "the model has no name and is assumed to have a tool API"
             )
         name = inference.model_name
-        chosen = modes.mode_choice(state, name)
-        return chosen or modes.explain_mode(name, wire_format=inference.wire_format_name, rows=self.models)
+        chosen = mode_choice(state, name)
+        return chosen or models().explain_mode(name, wire_format=inference.wire_format_name, rows=self.models)
 
     def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:
         """Return the model as it is called in its mode; a typed final answer needs the strict form that providers accept."""
         mode = self.mode_for(inference, state)
         if not mode.translates and self.output_check is None:
             return inference
-        return modes.ModeInference(inference, mode, bounds=self.scope.bounds)
+        return models().in_mode(inference, mode, self.scope.bounds)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Call the model, and the final model for the answer if there is one.

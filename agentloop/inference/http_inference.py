@@ -19,6 +19,7 @@ from agentloop.contracts.can_infer import (
     OmissionReport,
     RetryReport,
 )
+from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.inference.config import LLMConfig
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def inference_of(
-    model: str | LLMConfig | CanInfer,
+    model: str | ModelConfig | CanInfer,
     *,
     base_url: str | None = None,
     api_key: str | Secret | KeyFunction | None = None,

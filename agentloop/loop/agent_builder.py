@@ -17,7 +17,6 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolLike, ToolPolicy
 from agentloop.contracts.tools import Tools
-from agentloop.drivers.react import ReActDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, InvalidParameter, ToolDefinitionError
 from agentloop.inference.config import LLMConfig
@@ -36,6 +35,7 @@ from agentloop.loop.agent_file import (
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
+from agentloop.modes.react_driver import ReActDriver
 from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import DescriptorReader
 from agentloop.tools.ensembles.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder

@@ -17,6 +17,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, 
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
+from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
@@ -26,7 +27,6 @@ from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ModeName, ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, InvalidParameter
 from agentloop.events.bus import join_buses, require_emitted
-from agentloop.inference.config import LLMConfig
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
@@ -251,7 +251,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
     @classmethod
     def for_model(
         cls,
-        model: str | LLMConfig | CanInfer,
+        model: str | ModelConfig | CanInfer,
         *,
         output_type: type[TextOrT] | None = None,
         **options: Unpack[ModelOptions],
@@ -260,13 +260,13 @@ class AgentLoop(Summarized, Generic[Output_co]):
     @overload
     @classmethod
     def for_model(
-        cls, model: str | LLMConfig | CanInfer, *, output_type: Any, **options: Unpack[ModelOptions]
+        cls, model: str | ModelConfig | CanInfer, *, output_type: Any, **options: Unpack[ModelOptions]
     ) -> AgentLoop[Any]: ...
 
     @classmethod
     def for_model(  # noqa: D417  # `AgentLoop` describes the parts of a loop
         cls,
-        model: str | LLMConfig | CanInfer,
+        model: str | ModelConfig | CanInfer,
         *,
         tools: Tools | Iterable[ToolLike] = (),
         base_url: str | None = None,
@@ -377,7 +377,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         allow_servers: Iterable[str] = (),
         variables: Mapping[str, str | int | float | bool] = NO_VARIABLES,
         trust: bool | Iterable[str | PathLike[str]] = False,
-        model: str | LLMConfig | CanInfer | None = None,
+        model: str | ModelConfig | CanInfer | None = None,
         tools: Tools | Iterable[ToolLike] = (),
         executor: CanExecuteToolCalls | None = None,
         interceptors: Iterable[CanIntercept] = (),

@@ -15,13 +15,13 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, InvalidParameter, suggest
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
-from agentloop.inference.config import LLMConfig
 from agentloop.values.bounds import Bounds
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
@@ -109,7 +109,7 @@ def as_driver(driver: object) -> CanUseTools:
     remedy = ""
     if isinstance(driver, str):
         remedy = f"to call a model, write AgentLoop.for_model({driver!r:.100})"
-    elif isinstance(driver, CanInfer | LLMConfig):
+    elif isinstance(driver, CanInfer | ModelConfig):
         remedy = "to call a model, write AgentLoop.for_model(model)"
     kind: type[CanUseTools] = CanUseTools  # type: ignore[type-abstract]  # for a check of types
     return require("the driver of AgentLoop", driver, kind, "a driver, such as ToolCallingDriver(model)", remedy)

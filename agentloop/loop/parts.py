@@ -12,12 +12,12 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import Tool, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ModeName
-from agentloop.inference.config import LLMConfig
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
@@ -99,7 +99,7 @@ class FileOptions(LoopOptions, total=False):
     allow_servers: Iterable[str]
     variables: Mapping[str, str | int | float | bool]
     trust: bool | Iterable[str | PathLike[str]]
-    model: str | LLMConfig | CanInfer | None
+    model: str | ModelConfig | CanInfer | None
     tools: Tools | Iterable[ToolLike]
 
 

@@ -1,6 +1,10 @@
 from agentloop.modes.calls import validate_call as validate_call
 from agentloop.modes.native import NativeMode as NativeMode
 from agentloop.modes.program import ProgramMode as ProgramMode
+from agentloop.modes.react_decision import ReActCall as ReActCall
+from agentloop.modes.react_decision import ReActDecision as ReActDecision
+from agentloop.modes.react_decision import decision_of as decision_of
+from agentloop.modes.react_driver import ReActDriver as ReActDriver
 from agentloop.modes.react_mode import ReActJsonMode as ReActJsonMode
 from agentloop.modes.react_mode import ReActTextMode as ReActTextMode
 from agentloop.modes.react_prompt import ReActPrompt as ReActPrompt

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from agentloop import AgentLoop, ReActDriver, ScriptedInference, ToolCall, tool
-from agentloop.drivers import ReActDecision, Rejection, decision_of
+from agentloop.drivers import Rejection
+from agentloop.modes import ReActDecision, decision_of
 from agentloop.values import ToolSpec
 
 

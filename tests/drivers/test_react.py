@@ -25,7 +25,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer, CanNameModel
-from agentloop.drivers import ReActCall, ReActDecision, Rejection, decision_of
+from agentloop.drivers import Rejection
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.events import (
     DecisionExtractionFailed,
@@ -36,7 +36,7 @@ from agentloop.events import (
     ValidationFailed,
 )
 from agentloop.interception import RequireApproval
-from agentloop.modes import ReActJsonMode, ReActTextMode
+from agentloop.modes import ReActCall, ReActDecision, ReActJsonMode, ReActTextMode, decision_of
 from agentloop.modes.answer_stream import LabelSearch, PlainSearch
 from agentloop.modes.react_mode import select_react_mode
 from agentloop.values import (

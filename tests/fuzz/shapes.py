@@ -13,11 +13,11 @@ from typing import Any, Final
 from attrs import frozen
 
 from agentloop.cli.console import as_one_line
-from agentloop.drivers import ReActDecision
 from agentloop.errors import AgentLoopError
 from agentloop.interception import PersonalData
 from agentloop.mcp.sdk.transports import parse_message
 from agentloop.mcp.session import ConnectionLost
+from agentloop.modes import ReActDecision
 from agentloop.modes.react_reading import read_json_decision, read_text_decision
 from agentloop.server.access import RequestRefused
 from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls

@@ -61,7 +61,7 @@ class ReActDriver(InferringDriver):
         max_retries: how often the model may be called again in one step because its decision cannot be used.
         final_via_inference: whether one more inference, without tools, gives the answer after the model has decided to answer.
             A `final_inference` implies it.
-        decision_type: the class of the decisions; `agentloop.drivers.decision_of` parses one from a message.
+        decision_type: the class of the decisions; `agentloop.modes.decision_of` parses one from a message.
         output: the notation of decisions: `json`, `text`, a mode, or `auto` for the notation that suits the model.
         prompt: creates the system prompt of a request with tools; None for the prompt of the notation.
         validator: returns why a parsed decision cannot be used.
