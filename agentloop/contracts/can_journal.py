@@ -10,6 +10,7 @@ from typing import Any
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.value import Value
 
 
 class Claim(ABC):
@@ -242,3 +243,16 @@ class CanRedactRecords(ABC):
     @abstractmethod
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return an object, such as the body of a record, as plain JSON data with secrets masked; the same object when it holds none."""
+
+
+def is_equal_after_masking(value: Value | None, recorded: Value | None, journal: CanJournal) -> bool:
+    """Return whether a value equals the recorded one, or would after its secrets were masked."""
+    if value == recorded:
+        return True
+    if not isinstance(journal, CanRedactRecords):
+        return False
+    # Loaded late: a program that only defines agents does not need cattrs.
+    from agentloop.values.serialization import to_plain
+
+    plain: dict[str, Any] = {"value": to_plain(value)}
+    return journal.redact(plain) == {"value": to_plain(recorded)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_masking
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.errors import ClaimLost, InferenceNotRecorded, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
@@ -18,7 +18,7 @@ from agentloop.journal.fold import FoldedExecution, add_downtime, downtime, fold
 from agentloop.journal.fork_effects import ForkEffects
 from agentloop.journal.held_claims import loss_of, release_quietly
 from agentloop.journal.record_writer import RecordWriter, create_head
-from agentloop.journal.redaction import is_equal_after_masking, mask_text, refuse_masked_call
+from agentloop.journal.redaction import mask_text, refuse_masked_call
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest

@@ -35,7 +35,6 @@ from agentloop.values.records import CallIntent, RecordedCall, RecordKind
 from agentloop.values.secrets import MASK, Secret, SecretFields
 from agentloop.values.serialization import to_plain
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
-from agentloop.values.value import Value
 
 _MIN_LENGTH = 4
 """The minimum length of a secret; a shorter text would match everywhere and make the records unreadable."""
@@ -223,16 +222,6 @@ def mask_text(text: str, journal: CanJournal) -> str:
         return text
     masked = journal.redact({"text": text})
     return str(masked.get("text", MASK))
-
-
-def is_equal_after_masking(value: Value | None, recorded: Value | None, journal: CanJournal) -> bool:
-    """Return whether a value equals the recorded one, or would after its secrets were masked."""
-    if value == recorded:
-        return True
-    if not isinstance(journal, CanRedactRecords):
-        return False
-    plain: dict[str, Any] = {"value": to_plain(value)}
-    return journal.redact(plain) == {"value": to_plain(recorded)}
 
 
 def decisions_as_recorded(decisions: Mapping[str, Decision], journal: CanJournal) -> Mapping[str, str]:

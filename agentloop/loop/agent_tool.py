@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_journal import CanJournal, is_equal_after_masking
 from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolContext,
@@ -32,8 +32,7 @@ from agentloop.errors import (
     ToolFailed,
     ToolInDoubt,
 )
-from agentloop.interception.budgets.budget import Budget
-from agentloop.interception.budgets.leases import current_budget
+from agentloop.interception.lending import Lease, current_lender
 from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
 from agentloop.loop.parameters import require, require_number, require_option
@@ -233,9 +232,8 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
                 context = evolve(context, scope=evolve(context.scope, callers=callers))
             with _lease_budget(self.budget_share, suspended) as leases:
                 state = await self._execute(self.loop.for_tool_call(context, *leases), context, suspended, arguments)
-                for lease in leases:
-                    if isinstance(lease, Budget):  # an agent that ended before an interruption did not run under it
-                        lease.count_ended(state)
+                for lease in leases:  # an agent that ended before an interruption did not run under it
+                    lease.count_ended(state)
         except asyncio.CancelledError as cancelled:
             # Without the cause, which carries the state of the agent: the caller's loop would take it for its own.
             raise asyncio.CancelledError(*cancelled.args) from None
@@ -280,9 +278,6 @@ async def _recover(
     state = await loop.recover(execution_id, dependencies=context.dependencies)
     if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None or suspended is None:
         return state
-    # Loaded late, as below.
-    from agentloop.journal.redaction import is_equal_after_masking
-
     # The caller's state is preferred to the recorded one, in which secrets may be masked: decisions are about its calls.
     if is_equal_after_masking(suspended.execution, state.execution, journal):
         state = suspended
@@ -341,13 +336,13 @@ def _decisions_in(pending: PendingCall, digests: Mapping[str, str] | None = None
 
 
 @contextmanager
-def _lease_budget(share: float, suspended: AgentState | None) -> Iterator[tuple[CanIntercept, ...]]:
-    """Lease a share of the calling execution's budget; yield nothing if it has none."""
-    budget = current_budget()
-    if budget is None:
+def _lease_budget(share: float, suspended: AgentState | None) -> Iterator[tuple[Lease, ...]]:
+    """Lease a share of the calling execution's limits; yield nothing if they do not lend."""
+    lender = current_lender()
+    if lender is None:
         yield ()
         return
-    with budget.lease(share, resuming=suspended) as lease:
+    with lender.lease(share, resuming=suspended) as lease:
         yield (lease,)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_masking
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.errors import DecisionError, JournalConflict, UnknownExecution
@@ -21,7 +21,6 @@ from agentloop.events.execution import (
 )
 from agentloop.journal.fold import state_at
 from agentloop.journal.recorder import ExecutionRecorder
-from agentloop.journal.redaction import is_equal_after_masking
 from agentloop.journal.trees import list_below
 from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes

@@ -18,6 +18,7 @@ from agentloop.errors import RateLimited
 from agentloop.interception import Amounts, Limits, Price, PriceTable, RunningBudget, current_budget
 from agentloop.interception.budgets.account import AccountEntry, BudgetAccount, UsageMeter
 from agentloop.interception.budgets.amounts import NO_AMOUNTS
+from agentloop.interception.lending import Lease
 from agentloop.testing import CountingIds, LoopClock, run_in_virtual_time
 from agentloop.values import (
     FinishReason,
@@ -95,10 +96,13 @@ async def _execute(task: Task, account: BudgetAccount, name: str, monitor: Accou
 
 
 @frozen
-class _Lease(Interceptor):
+class _Lease(Interceptor, Lease):
     """The interceptor of a lease, with its account."""
 
     account: BudgetAccount
+
+    def count_ended(self, state: AgentState) -> None:
+        raise NotImplementedError  # no agent ends under it
 
 
 async def _execute_leased(task: Task, running: RunningBudget, name: str, monitor: AccountMonitor) -> Amounts:

@@ -10,7 +10,7 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, gt, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
-from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime, MaybeAwaitable
+from agentloop.contracts.can_intercept import CanLimitTime, MaybeAwaitable
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.interception.budgets.account import BudgetAccount, UnknownUsage
@@ -19,6 +19,7 @@ from agentloop.interception.budgets.leases import DELEGATED
 from agentloop.interception.budgets.prices import Prices, PublishedPrices
 from agentloop.interception.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS, BudgetRun, BudgetTerms
 from agentloop.interception.interceptor import Interceptor, overridden_points
+from agentloop.interception.lending import Lease
 from agentloop.interception.stops import LIMIT_PRIORITY
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
@@ -145,7 +146,7 @@ _METHODS = {name: getattr(BudgetInterceptor, name) for name in POINTS}
 
 
 @frozen(kw_only=True, repr=False)
-class Budget(BudgetInterceptor):
+class Budget(BudgetInterceptor, Lease):
     """Limits what an execution uses, together with the executions that it starts under a lease; see `current_budget`.
 
     Before an inference, the maximum that it may use is reserved, and afterwards replaced by its usage: an inference that
@@ -238,7 +239,7 @@ class Budget(BudgetInterceptor):
             log=scope.log,
         )
 
-    def _create_lease(self, lent: BudgetAccount, seconds: float | None) -> CanIntercept:
+    def _create_lease(self, lent: BudgetAccount, seconds: float | None) -> Lease:
         # A copy of this budget, so that the nested execution has the same prices, reserve and name.
         limits = lent.limits
         return evolve(

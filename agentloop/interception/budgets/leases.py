@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Final
 
 from attrs import asdict, frozen
 
-from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.interception.budgets.account import AccountEntry, BudgetAccount
 from agentloop.interception.budgets.amounts import NO_AMOUNTS, Amounts, Limits, cost_units
+from agentloop.interception.lending import CanLend, Lease, current_lender
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.state import AgentState
 
@@ -25,7 +24,7 @@ def _discard(_: Amounts) -> None:
 
 
 @frozen
-class RunningBudget:
+class RunningBudget(CanLend):
     """The budget of a running execution. A tool gets it from `current_budget()`.
 
     Attributes:
@@ -44,7 +43,7 @@ class RunningBudget:
     entry: AccountEntry
     remaining: Callable[[], Limits]
     remaining_seconds: Callable[[], float | None]
-    create_lease: Callable[[BudgetAccount, float | None], CanIntercept]
+    create_lease: Callable[[BudgetAccount, float | None], Lease]
     usage_of: Callable[[AgentState], Amounts] = _no_usage
     call_key: str = ""
     record_usage: Callable[[Amounts], None] = _discard
@@ -61,7 +60,7 @@ class RunningBudget:
         cost: float | None = None,
         seconds: float | None = None,
         resuming: AgentState | None = None,
-    ) -> Iterator[CanIntercept]:
+    ) -> Iterator[Lease]:
         """Lend a part of what is not used yet, until the block ends.
 
             with budget.lease(0.5) as lease:
@@ -114,23 +113,11 @@ def _seconds_run(state: AgentState) -> float:
 
 # --- the current budget -----------------------------------------------------------------------------------------
 
-# A context variable, because calls of one batch run concurrently, each with its own key; threads of tools get a copy.
-_CURRENT: ContextVar[RunningBudget | None] = ContextVar("agentloop budget", default=None)
-
 
 def current_budget() -> RunningBudget | None:
     """Return the budget of the execution whose tool is running; None outside of tools and without a `Budget`."""
-    return _CURRENT.get()
-
-
-@contextmanager
-def set_current_budget(budget: RunningBudget) -> Iterator[None]:
-    """Make this the current budget of the block."""
-    token = _CURRENT.set(budget)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+    lender = current_lender()
+    return lender if isinstance(lender, RunningBudget) else None
 
 
 # --- the usage of ended leases, in the state --------------------------------------------------------------------

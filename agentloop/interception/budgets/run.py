@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar, cast
 from attrs import asdict, evolve, frozen
 
 from agentloop._shielding import CUT_OFF_SECONDS, OwnTime, TimeIsOver, run_in_own_time
-from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_intercept import MaybeAwaitable
 from agentloop.contracts.run_log import CallLog
 from agentloop.interception.budgets.account import (
     AccountEntry,
@@ -32,11 +32,11 @@ from agentloop.interception.budgets.amounts import (
 from agentloop.interception.budgets.leases import (
     RunningBudget,
     delegated_usage,
-    set_current_budget,
     with_delegated_usage,
 )
 from agentloop.interception.budgets.prices import Prices
 from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.lending import Lease, set_current_lender
 from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import PendingCall
 from agentloop.values.estimates import BYTES_PER_TOKEN, parts_length
@@ -63,7 +63,7 @@ from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
-CreateLease: TypeAlias = Callable[[BudgetAccount, float | None], CanIntercept]
+CreateLease: TypeAlias = Callable[[BudgetAccount, float | None], Lease]
 """Creates the interceptor for an execution that uses an account, for so many seconds."""
 
 DEFAULT_MAX_OUTPUT_TOKENS = 16_384
@@ -347,7 +347,7 @@ class BudgetRun(Interceptor):
         if self.create_lease is None:
             return await self._run_in_time(point, proceed)
         try:
-            with set_current_budget(self._running_budget(point.state, point.key, self.create_lease)):
+            with set_current_lender(self._running_budget(point.state, point.key, self.create_lease)):
                 return await self._run_in_time(point, proceed)
         finally:
             # A thread that outlives its call may never return what it has reserved; nobody should wait for it.
