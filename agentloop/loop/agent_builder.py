@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolLike, ToolPolicy
 from agentloop.contracts.tools import Tools
@@ -110,10 +111,25 @@ class AgentSources:
         return agent, frozenset(reader.needed)
 
 
+def build_from_file(  # the parameters of `AgentLoop.from_file`, each by its name
+    kind: type[Any],
+    path: str | PathLike[str],
+    *,
+    allow: Iterable[str],
+    allow_servers: Iterable[str],
+    variables: Mapping[str, Variable],
+    trust: TrustLike,
+    model: str | ModelConfig | CanInfer | None,
+    parts: Mapping[str, Any],
+) -> Any:
+    """Return the loop of the agent that a file describes; `AgentLoop.from_file` describes the parameters."""
+    return build_agent(kind, AgentSources.of(path, allow, allow_servers, variables, trust=trust), model, parts)
+
+
 def build_agent(
     create_loop: Callable[..., L],
     sources: AgentSources,
-    model: str | LLMConfig | CanInfer | None = None,
+    model: str | ModelConfig | CanInfer | None = None,
     parts: Mapping[str, Any] | None = None,
     *,
     guards: Sequence[CanIntercept] = (),

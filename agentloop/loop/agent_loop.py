@@ -30,6 +30,7 @@ from agentloop.events.bus import join_buses, require_emitted
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
+from agentloop.loop.doors import agent_files, exits, journaling
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
 from agentloop.loop.inbox import Inbox, Inboxes
@@ -60,7 +61,6 @@ from agentloop.values.tool_calls import Effect
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from agentloop.journal.recorder import ExecutionRecorder
     from agentloop.loop.run import Run
 
     # The type of answers without an output type is text.
@@ -421,13 +421,21 @@ class AgentLoop(Summarized, Generic[Output_co]):
             TypeError: if `allow` is not a list of modules, or `trust` is neither a bool nor a list of files.
         """
         given = locals()
-        from agentloop.loop.agent_builder import AgentSources, build_agent
-
         require("the path of an agent file", path, (str, PathLike), "a text or a Path")
-        sources = AgentSources.of(path, allow, allow_servers, variables, trust=trust)
         names = (*LoopOptions.__annotations__, "tools", "output_type")
         # What is not passed is left to the file.
-        return build_agent(cls, sources, model, {name: given[name] for name in names if given[name] is not NOTHING})
+        parts = {name: given[name] for name in names if given[name] is not NOTHING}
+        loop: AgentLoop[Any] = agent_files().build_from_file(
+            cls,
+            path,
+            allow=allow,
+            allow_servers=allow_servers,
+            variables=variables,
+            trust=trust,
+            model=model,
+            parts=parts,
+        )
+        return loop
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -541,10 +549,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
             )
         log: ExecutionLog | None = None
         if self.journal is not None:
-            from agentloop.loop.recovery import reopen_suspended
-
             check = partial(self._check_dependencies, dependencies)
-            resumed, log = await reopen_suspended(
+            resumed, log = await journaling().reopen_suspended(
                 self.journal,
                 state,
                 decisions,
@@ -591,12 +597,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """
         if self.journal is None:
             raise ConfigurationError("recovering an execution needs a journal: AgentLoop(…, journal=…)")
-        from agentloop.loop.recovery import reopen_interrupted
-
         require("an execution id", execution_id, str, "a text")
         policy = self.in_doubt if in_doubt is None else checks.as_in_doubt(in_doubt)
         check = partial(self._check_dependencies, dependencies)
-        state, log = await reopen_interrupted(
+        state, log = await journaling().reopen_interrupted(
             self.journal,
             execution_id,
             policy,
@@ -635,11 +639,9 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """
         if self.journal is None:
             raise ConfigurationError("get_or_start finds executions by their ids in a journal: AgentLoop(…, journal=…)")
-        from agentloop.loop.recovery import open_or_reopen
-
         check_execution_id(require("an execution id", execution_id, str, "a text"))
         check = partial(self._check_dependencies, dependencies)
-        state, log = await open_or_reopen(
+        state, log = await journaling().open_or_reopen(
             self.journal,
             execution_id,
             self.in_doubt,
@@ -933,9 +935,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
     @property
     def redaction(self) -> CanRedactRecords:
         """Masks what its journal masks, and the keys that its parts have, such as those of its models, where texts leave the process."""
-        from agentloop.loop.exits import Exit
-
-        return Exit.of(self.journal, [self])
+        return exits().redaction_of(self.journal, [self])
 
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
         """Return a multi-line description of the loop's parts.
@@ -994,7 +994,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         dependencies: Any,
         *,
         is_read: bool = False,
-        log: ExecutionRecorder | None = None,
+        log: ExecutionLog | None = None,
     ) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
         self._check_dependencies(dependencies)
@@ -1015,9 +1015,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             check_execution_id(execution_id)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
         if log is not None:
-            from agentloop.loop.recovery import describe_origin
-
-            describe_origin(log, self, state)
+            journaling().describe_origin(log, self, state)
         return self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read, log=log)
 
     def _bind(
@@ -1035,9 +1033,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         from agentloop.loop.run import Run
 
         if log is None and self.journal is not None:
-            from agentloop.loop.recovery import create_log
-
-            log = create_log(
+            log = journaling().create_log(
                 self,
                 state,
                 self.journal,

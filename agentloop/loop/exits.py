@@ -188,3 +188,8 @@ class Exit(CanRedactRecords):
             ways.append(TextHeldBack(self.mask_text))
         found = [way for way in ways if way is not None]
         return TextMaskedTwice(found) if found else None
+
+
+def redaction_of(journal: object, parts: Iterable[object]) -> Exit:
+    """Return an exit for what a journal records, and for the secrets that parts hold, such as agents."""
+    return Exit.of(journal, parts)

@@ -110,7 +110,7 @@ async def open_or_reopen(
     check: Callable[[], None],
     answers: CanAnswerCalls | None = None,
     outer_claims: tuple[Claim, ...] = (),
-) -> tuple[AgentState | None, ExecutionRecorder | None]:
+) -> tuple[AgentState | None, ExecutionLog | None]:
     """Return the newest recorded state of an execution, None if it has not started; and its log if something can run.
 
     Args:
@@ -154,9 +154,10 @@ async def _keep_if_needed(log: ExecutionRecorder, check: Callable[[], None]) -> 
     return None
 
 
-def describe_origin(log: ExecutionRecorder, loop: LoopParts, state: AgentState) -> None:
+def describe_origin(log: ExecutionLog, loop: LoopParts, state: AgentState) -> None:
     """Record the composition of the loop with the start of an execution that `open_or_reopen` has claimed."""
-    log.origin = {"loop": composition_of(loop, state)}
+    if isinstance(log, ExecutionRecorder):
+        log.origin = {"loop": composition_of(loop, state)}
 
 
 async def reopen_suspended(

@@ -8,6 +8,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools
 from agentloop.contracts.tools import Tools
 from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.doors import declarable
 from agentloop.values.policies import CallPolicy
 
 _POLICIES = ("deduplicate", "cache", "deadline", "retry", "circuit", "rate_limit")
@@ -45,13 +46,10 @@ def _declared_by(tools: Tools) -> Sequence[str]:
 
 
 def _layers(tools: Tools, declared: Sequence[str], interceptors: Iterable[CanIntercept]) -> Sequence[CanIntercept]:
-    # Loaded for tools that declare policies: programs that only define agents start faster.
-    from agentloop.interception.resilience.resilience import Resilience, declared_layers, single_layers  # noqa: PLC0415
-
     given = [each for one in interceptors for each in (one.layers if isinstance(one, InterceptorStack) else (one,))]
-    if any(isinstance(interceptor, Resilience) for interceptor in given):
+    if declarable().applies_all(given):
         return ()
-    applied = single_layers(given)
+    applied = declarable().single_layers(given)
     missing = [name for name in declared if name not in applied]
     kept = tools.kept.setdefault(_KEPT, {})
     # Beside single layers, each is a layer of its own, so that all of them keep their order.
@@ -59,6 +57,6 @@ def _layers(tools: Tools, declared: Sequence[str], interceptors: Iterable[CanInt
     added = []
     for names in filter(None, groups):
         if names not in kept:
-            kept[names] = declared_layers(names, tools.kept)
+            kept[names] = declarable().declared_layers(names, tools.kept)
         added.append(kept[names])
     return added

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 
 def trace_headers() -> dict[str, str]:
@@ -15,9 +18,7 @@ def trace_headers() -> dict[str, str]:
     # A program that has not loaded OpenTelemetry has no span, and does not have to load it to know that.
     if "opentelemetry" not in sys.modules:
         return {}
-    from agentloop.telemetry.recording import current_carrier
-
-    return current_carrier()
+    return _telemetry().current_carrier()
 
 
 @contextmanager
@@ -31,19 +32,30 @@ def continue_trace(headers: Mapping[str, str]) -> Iterator[None]:
     if not headers or "opentelemetry" not in sys.modules:
         yield
         return
-    from agentloop.telemetry.recording import attach, detach, remote_context
-
-    token = attach(remote_context(headers))
+    token = _telemetry().attach(_telemetry().remote_context(headers))
     try:
         yield
     finally:
-        detach(token)
+        _telemetry().detach(token)
 
 
 def current_trace() -> tuple[str, str] | None:
     """Return the ids of the current trace and span in hexadecimal; None without a span."""
     if "opentelemetry" not in sys.modules:
         return None
-    from agentloop.telemetry.recording import current_ids
+    return _telemetry().current_ids()
 
-    return current_ids()
+
+class _Telemetry(Protocol):
+    """Reads and sets the current span; `agentloop.telemetry.recording` does."""
+
+    def current_carrier(self) -> dict[str, str]: ...
+    def remote_context(self, headers: Mapping[str, str]) -> Any: ...
+    def current_ids(self) -> tuple[str, str] | None: ...
+    def attach(self, context: Any) -> Any: ...
+    def detach(self, token: Any) -> None: ...
+
+
+@cache
+def _telemetry() -> _Telemetry:
+    return cast("_Telemetry", import_module("agentloop.telemetry.recording"))

@@ -144,6 +144,11 @@ _DECLARED: Mapping[str, tuple[str, type[ResilienceLayer], Callable[[], Resilienc
 """By the names of policies: the field of `Resilience`, the class of the layer, and what creates one for declared policies alone."""
 
 
+def applies_all(interceptors: Iterable[CanIntercept]) -> bool:
+    """Return whether one of the interceptors applies every policy, or leaves it out on purpose."""
+    return any(isinstance(interceptor, Resilience) for interceptor in interceptors)
+
+
 def single_layers(interceptors: Iterable[CanIntercept]) -> frozenset[str]:
     """Return the names of the policies that single layers among the interceptors apply."""
     given = list(interceptors)

@@ -1,0 +1,142 @@
+"""The doors of a loop to rooms above it: each loads a module by its name when the loop first needs it, typed by a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import cache
+from importlib import import_module
+from os import PathLike
+from typing import Any, Protocol, cast
+
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
+from agentloop.contracts.can_provide_models import ModelConfig
+from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
+from agentloop.loop.parts import LoopParts
+from agentloop.values.decisions import Decision
+from agentloop.values.records import InDoubt
+from agentloop.values.state import AgentState
+from agentloop.values.time_and_ids import Clock
+
+
+class CanRecordExecutions(Protocol):
+    """Creates and reopens the logs of executions; `agentloop.loop.recovery` has it."""
+
+    def create_log(
+        self,
+        loop: LoopParts,
+        state: AgentState,
+        journal: CanJournal,
+        in_doubt: InDoubt,
+        clock: Clock,
+        *,
+        answers: CanAnswerCalls | None = None,
+        outer_claims: tuple[Claim, ...] = (),
+    ) -> ExecutionLog:
+        """Return the log of an execution that is not reopened from a journal."""
+
+    async def reopen_interrupted(
+        self,
+        journal: CanJournal,
+        execution_id: str,
+        in_doubt: InDoubt,
+        clock: Clock,
+        *,
+        check: Callable[[], None],
+        answers: CanAnswerCalls | None = None,
+        outer_claims: tuple[Claim, ...] = (),
+    ) -> tuple[AgentState, ExecutionLog | None]:
+        """Return the newest recorded state of an execution, and its log if it is in progress."""
+
+    async def open_or_reopen(
+        self,
+        journal: CanJournal,
+        execution_id: str,
+        in_doubt: InDoubt,
+        clock: Clock,
+        *,
+        check: Callable[[], None],
+        answers: CanAnswerCalls | None = None,
+        outer_claims: tuple[Claim, ...] = (),
+    ) -> tuple[AgentState | None, ExecutionLog | None]:
+        """Return the newest recorded state of an execution, None if it has not started; and its log if something can run."""
+
+    async def reopen_suspended(
+        self,
+        journal: CanJournal,
+        suspended: AgentState | str,
+        decisions: Mapping[str, Decision],
+        in_doubt: InDoubt,
+        clock: Clock,
+        *,
+        check: Callable[[], None],
+        answers: CanAnswerCalls | None = None,
+        outer_claims: tuple[Claim, ...] = (),
+    ) -> tuple[AgentState, ExecutionLog | None]:
+        """Return a suspended state with decisions applied, and its log if a call can run now."""
+
+    def describe_origin(self, log: ExecutionLog, loop: LoopParts, state: AgentState) -> None:
+        """Record the composition of the loop with the start of an execution that `open_or_reopen` has claimed."""
+
+
+class CanBuildAgents(Protocol):
+    """Builds the loop of an agent file; `agentloop.loop.agent_builder` has it."""
+
+    def build_from_file(
+        self,
+        kind: type[Any],
+        path: str | PathLike[str],
+        *,
+        allow: Iterable[str],
+        allow_servers: Iterable[str],
+        variables: Mapping[str, str | int | float | bool],
+        trust: bool | Iterable[str | PathLike[str]],
+        model: str | ModelConfig | CanInfer | None,
+        parts: Mapping[str, Any],
+    ) -> Any:
+        """Return the loop of the agent that a file describes."""
+
+
+class CanMaskExits(Protocol):
+    """Masks secrets where texts leave the process; `agentloop.loop.exits` does."""
+
+    def redaction_of(self, journal: object, parts: Iterable[object]) -> CanRedactRecords:
+        """Return what masks what a journal masks, and the secrets that parts hold."""
+
+
+class CanApplyPolicies(Protocol):
+    """Applies the policies that tools declare; `agentloop.interception.resilience.resilience` does."""
+
+    def applies_all(self, interceptors: Iterable[CanIntercept]) -> bool:
+        """Return whether one of the interceptors applies every policy, or leaves it out on purpose."""
+
+    def single_layers(self, interceptors: Iterable[CanIntercept]) -> frozenset[str]:
+        """Return the names of the policies that single layers among the interceptors apply."""
+
+    def declared_layers(self, policies: Sequence[str], kept: MutableMapping[Any, Any]) -> CanIntercept:
+        """Return an interceptor that applies policies where tools declare them."""
+
+
+@cache
+def journaling() -> CanRecordExecutions:
+    """Return what records executions; it is loaded with the first execution that has a journal."""
+    return cast("CanRecordExecutions", import_module("agentloop.loop.recovery"))
+
+
+@cache
+def agent_files() -> CanBuildAgents:
+    """Return what builds agents of files; it is loaded with the first file."""
+    return cast("CanBuildAgents", import_module("agentloop.loop.agent_builder"))
+
+
+@cache
+def exits() -> CanMaskExits:
+    """Return what masks secrets at exits; it is loaded with the first exit."""
+    return cast("CanMaskExits", import_module("agentloop.loop.exits"))
+
+
+@cache
+def declarable() -> CanApplyPolicies:
+    """Return what applies declared policies; it is loaded for the first tool that declares one."""
+    return cast("CanApplyPolicies", import_module("agentloop.interception.resilience.resilience"))
