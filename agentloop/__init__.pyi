@@ -7,7 +7,7 @@ from agentloop.drivers.driver import Driver as Driver
 from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
 from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
-from agentloop.errors import AgentLoopError as AgentLoopError
+from agentloop.errors.kinds import AgentLoopError as AgentLoopError
 from agentloop.executors.tool_executor import ToolExecutor as ToolExecutor
 from agentloop.inference.config import LLMConfig as LLMConfig
 from agentloop.inference.http_inference import HttpInference as HttpInference

@@ -37,12 +37,10 @@ def room_of(path: Path) -> str:
 
 
 def imports() -> Mapping[str, set[str]]:
-    """Return for every room the rooms that its modules import, without the types of what errors carry."""
+    """Return for every room the rooms that its modules import."""
     graph: dict[str, set[str]] = defaultdict(set)
     for path in sorted(ROOT.rglob("*.py")):
         tree = ast.parse(path.read_text())
-        if path.name == "errors.py" and path.parent == ROOT:
-            tree.body = [node for node in tree.body if ast.unparse(node).partition(":")[0] != "if TYPE_CHECKING"]
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentloop."):
                 target = str(node.module).split(".")[1]

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 import agentloop
 import hatch_build
-from agentloop.errors import install_hint
+from agentloop.errors.hints import install_hint
 from agentloop.trace.page import VIEWER
 from tests.limits import LONGEST
 

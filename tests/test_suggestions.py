@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
-from agentloop.errors import suggest
+from agentloop.errors.hints import suggest
 from agentloop.inference import PRESETS
 from agentloop.inference.presets import suggest_provider
 

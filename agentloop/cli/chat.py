@@ -45,7 +45,8 @@ from agentloop.cli.markdown import print_answer, renders_markdown, streamed_mark
 from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
 from agentloop.cli.progress import Progress, no_live_option
 from agentloop.cli.tables import Column, Fit, print_table
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.events.inference import (
     DecisionExtractionFailed,
     InferenceDelayed,

@@ -15,7 +15,8 @@ from attrs import frozen
 from agentloop import __version__
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage
 from agentloop.cli.main import exit_code_after, open_null_device
-from agentloop.errors import JournalError, suggest
+from agentloop.errors import JournalError
+from agentloop.errors.hints import suggest
 
 
 @frozen

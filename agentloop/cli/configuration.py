@@ -20,7 +20,8 @@ from click.core import ParameterSource
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage, require_text
 from agentloop.cli.folders import config_file
-from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, suggest
+from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile
+from agentloop.errors.hints import suggest
 from agentloop.inference.config import find_preset
 from agentloop.tools.source_files import LocatedValue, Mistake, SourceFile, find_toml_lines, read_source_file
 

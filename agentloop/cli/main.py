@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Literal, NoReturn, TextIO
 
-from agentloop.errors import install_hint
+from agentloop.errors.hints import install_hint
 
 _PACKAGES = ("click", "rich")
 COMPLETION = "_AGENTLOOP_COMPLETE"

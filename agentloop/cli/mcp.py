@@ -20,7 +20,8 @@ from agentloop.cli.sources import load_loop, load_served
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
-from agentloop.errors import ConfigurationError, ToolFailed, install_hint, suggest
+from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.errors.hints import install_hint, suggest
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop

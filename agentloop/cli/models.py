@@ -20,7 +20,8 @@ from agentloop.cli.configuration import load_configuration
 from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.tables import Column, Fit, print_table
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.inference.config import LLMConfig, find_preset
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.presets import PRESETS, Preset, suggest_provider

@@ -14,7 +14,8 @@ from agentloop.cli.console import mask_log_records
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import DB_VARIABLE, DEFAULT_JOURNAL, FC, JOURNAL_VARIABLE, as_journal_errors
 from agentloop.cli.sources import load_loop
-from agentloop.errors import ConfigurationError, install_hint
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import install_hint
 from agentloop.journal.opening import open_journal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.exits import secrets_of

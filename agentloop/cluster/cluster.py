@@ -40,8 +40,8 @@ from agentloop.errors import (
     WorkDamaged,
     WorkFailed,
     WorkRefused,
-    suggest,
 )
+from agentloop.errors.hints import suggest
 from agentloop.journal.journal import Journal
 from agentloop.journal.opening import open_journal
 from agentloop.loop.agent_loop import Input

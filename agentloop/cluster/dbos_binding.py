@@ -15,7 +15,8 @@ from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
 from agentloop.cluster.database import ClusterDatabase
-from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, InvalidParameter, install_hint
+from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, InvalidParameter
+from agentloop.errors.hints import install_hint
 from agentloop.journal.sqlite.files import create_private
 from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, error_code
 

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from agentloop.cluster.database import ClusterDatabase
 from agentloop.cluster.worker_locks import WorkerLocks, WorkerNote, WorkSignal
-from agentloop.errors import ConfigurationError, install_hint
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import install_hint
 
 
 def open_signal(database: ClusterDatabase) -> WorkSignal:

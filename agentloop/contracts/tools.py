@@ -9,7 +9,8 @@ from typing import Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import CanDescribeResult, CanDiscoverTools, CanRequireDependencies, Tool, ToolGroup
-from agentloop.errors import NotJson, ToolDefinitionError, known_part
+from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.errors.hints import known_part
 from agentloop.values.json import JsonObject
 from agentloop.values.tool_calls import ToolSpec, reference_argument
 from agentloop.values.value import Value

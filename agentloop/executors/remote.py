@@ -11,7 +11,6 @@ from typing import Any, Self, TypeAlias
 from attrs import evolve, field, frozen
 from attrs.validators import ge
 
-from agentloop import errors
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import (
     CanAccessAgentState,
@@ -27,7 +26,15 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.contracts.tools import Tools
-from agentloop.errors import AgentLoopError, ContractViolation, InvalidDependencies, ToolError, ToolFailed, ToolInDoubt
+from agentloop.errors import (
+    AgentLoopError,
+    ContractViolation,
+    InvalidDependencies,
+    ToolError,
+    ToolFailed,
+    ToolInDoubt,
+    kinds,
+)
 from agentloop.executors.invocation import CancelledItself, ToolTimeout
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult
 from agentloop.executors.tool_executor import ToolExecutor
@@ -348,7 +355,7 @@ def _rebuild(error: ErrorInfo) -> ToolError:
 # Those with parameters of their own cannot be made of a message.
 _REBUILT: Mapping[str, type[ToolError]] = {
     name: kind
-    for name, kind in vars(errors).items()
+    for name, kind in vars(kinds).items()
     if isinstance(kind, type) and issubclass(kind, ToolError) and kind.__init__ is ToolError.__init__
 }
 """The errors of tools by the names of their classes: a name that comes from elsewhere is looked up here alone."""

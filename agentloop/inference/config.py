@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias, get_args
 from attrs import evolve, field, fields, frozen
 from attrs.validators import min_len, optional
 
-from agentloop.errors import ConfigurationError, install_hint, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import install_hint, suggest
 from agentloop.inference.keys import fetched_keys, mask_key
 from agentloop.inference.model_limits import ModelLimits
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, is_makers_url, suggest_provider

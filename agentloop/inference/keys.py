@@ -14,7 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentloop._shielding import call_in_thread, is_task_cancelled
-from agentloop.errors import AuthenticationError, ConfigurationError, install_hint
+from agentloop.errors import AuthenticationError, ConfigurationError
+from agentloop.errors.hints import install_hint
 from agentloop.values.secrets import KeyFunction, Secret, as_secret
 from agentloop.values.tool_calls import ErrorInfo
 

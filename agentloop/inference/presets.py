@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.inference.keys import google_token_function
 from agentloop.inference.signing import AwsSigner, CanSignRequests, aws_region
 from agentloop.values.json import EMPTY_OBJECT

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from agentloop.errors import AuthenticationError, ConfigurationError, install_hint
+from agentloop.errors import AuthenticationError, ConfigurationError
+from agentloop.errors.hints import install_hint
 from agentloop.values.secrets import Secret, as_secret
 
 _SIGNED_HEADERS = frozenset({"content-type"})

@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.interception.guardrails import Inspection
 from agentloop.tools.patterns import LinearPattern
 from agentloop.values.value import Value

@@ -19,7 +19,8 @@ from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import ToolLike
 from agentloop.contracts.tools import Tools
-from agentloop.errors import ConfigurationError, InvalidParameter, suggest
+from agentloop.errors import ConfigurationError, InvalidParameter
+from agentloop.errors.hints import suggest
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.values.bounds import Bounds

@@ -15,7 +15,8 @@ from agentloop.contracts.execution_scope import Resources
 from agentloop.contracts.tool import CanDiscoverTools
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.forwarding import innermost_driver
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.loop.parts import LoopParts, unwrapped
 from agentloop.values.tool_calls import Effect
 

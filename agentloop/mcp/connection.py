@@ -17,8 +17,8 @@ from agentloop.errors import (
     ToolFailed,
     ToolInDoubt,
     ToolUnavailable,
-    install_hint,
 )
+from agentloop.errors.hints import install_hint
 from agentloop.mcp.session import ConnectionLost, RemoteTool, RequestStatus, ServerSession, SessionSettings
 from agentloop.tools.validation import SchemaValidator, without_unreadable_patterns
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds

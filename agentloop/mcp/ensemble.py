@@ -19,7 +19,8 @@ from attrs.validators import optional as none_or
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
-from agentloop.errors import ConfigurationError, install_hint, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import install_hint, suggest
 from agentloop.mcp.authorization import Authorization
 from agentloop.mcp.away import AwayNotice
 from agentloop.mcp.connection import Connection

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from attrs import field, fields, frozen
 
-from agentloop.errors import ConfigurationError, InvalidDocument, suggest
+from agentloop.errors import ConfigurationError, InvalidDocument
+from agentloop.errors.hints import suggest
 from agentloop.mcp.authorization import Authorization, ClientCredentials, OAuth, SignedCredentials
 from agentloop.values.json import parse_json
 from agentloop.values.value import Value

@@ -11,7 +11,8 @@ from typing import Any, Final
 from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ToolCallValidation
-from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
+from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
+from agentloop.errors.hints import suggest
 from agentloop.modes.strict import without_nulls
 from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator

@@ -11,7 +11,8 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.modes.answer_stream import (
     AnswerSearch,

@@ -23,7 +23,8 @@ from agentloop.contracts.can_infer import (
 )
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeStream
 from agentloop.drivers.mode_choices import mode_choice
-from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
+from agentloop.errors import ConfigurationError, ToolsNotSupported
+from agentloop.errors.hints import suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.modes.native import AssumedMode, NativeMode, WrittenCalls
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format

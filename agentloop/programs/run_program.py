@@ -19,7 +19,8 @@ from agentloop.contracts.tool import (
     ToolContext,
     ToolPolicy,
 )
-from agentloop.errors import ConfigurationError, ContractViolation, ProgramFailed, install_hint
+from agentloop.errors import ConfigurationError, ContractViolation, ProgramFailed
+from agentloop.errors.hints import install_hint
 from agentloop.programs.program import (
     DEFAULT_LIMITS,
     CallFunctions,

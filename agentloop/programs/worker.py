@@ -20,7 +20,7 @@ from typing import Any, Self
 import pydantic_monty as monty
 from attrs import define, field
 
-from agentloop.errors import suggest
+from agentloop.errors.hints import suggest
 from agentloop.programs.program import ProgramLimits
 from agentloop.values.json import MAX_DEPTH, JsonValue, format_json, parse_json
 

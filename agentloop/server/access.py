@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from agentloop.errors import AgentLoopError, ConfigurationError, suggest
+from agentloop.errors import AgentLoopError, ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.values.records import root_of
 from agentloop.values.secrets import open_private
 

@@ -12,7 +12,8 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from agentloop._shielding import compute_in_thread
-from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict, suggest
+from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict
+from agentloop.errors.hints import suggest
 from agentloop.journal.fold import MANY_RECORDS, state_at
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork

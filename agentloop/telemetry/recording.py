@@ -20,7 +20,8 @@ from weakref import ref
 
 from attrs import define, field
 
-from agentloop.errors import ConfigurationError, install_hint
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import install_hint
 from agentloop.events.inference import InferenceRetried
 from agentloop.events.resilience import ToolCallRetried
 from agentloop.telemetry import conventions as names

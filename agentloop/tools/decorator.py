@@ -17,7 +17,8 @@ from agentloop.contracts.tool import (
     arguments_in,
 )
 from agentloop.contracts.tools import Tools
-from agentloop.errors import NotJson, ToolDefinitionError, suggest
+from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.errors.hints import suggest
 from agentloop.tools.function_tool import (
     FunctionTool,
     InlineFunctionTool,

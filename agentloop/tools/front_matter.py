@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError, InvalidFile, install_hint
+from agentloop.errors import ConfigurationError, InvalidFile
+from agentloop.errors.hints import install_hint
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node, ScalarNode

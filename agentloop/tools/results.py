@@ -22,7 +22,8 @@ from agentloop.contracts.tool import (
     ToolContext,
     ToolPolicy,
 )
-from agentloop.errors import ContractViolation, InvalidArguments, suggest
+from agentloop.errors import ContractViolation, InvalidArguments
+from agentloop.errors.hints import suggest
 from agentloop.values.json import (
     JsonObject,
     JsonValue,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import ContractViolation, DecisionError
+from agentloop.errors.kinds import ContractViolation, DecisionError
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.json import JsonObject, as_frozen_dict
 from agentloop.values.records import outer_key

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from attrs import field, frozen
 
-from agentloop.errors import ContractViolation
+from agentloop.errors.kinds import ContractViolation
 from agentloop.values.messages import Message
 from agentloop.values.value import Value
 

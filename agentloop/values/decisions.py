@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import AgentLoopError
+from agentloop.errors.kinds import AgentLoopError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.rendering import render_lines
 from agentloop.values.tool_calls import ToolCall, ToolExchange

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from agentloop.errors import NotJson
+from agentloop.errors.kinds import NotJson
 from agentloop.values.json import JsonValue, format_json, freeze
 
 MAX_TEXT: Final = 4_000

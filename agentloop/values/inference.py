@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, Self, TypeAlias, get_args
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import BoundExceeded, ConfigurationError, InvalidParameter, suggest
+from agentloop.errors.hints import suggest
+from agentloop.errors.kinds import BoundExceeded, ConfigurationError, InvalidParameter
 from agentloop.values.bounds import Bounds
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from agentloop.errors import AgentLoopError, JournalError, ToolError
+from agentloop.errors.kinds import AgentLoopError, ToolError
 from agentloop.values.batches import ToolExecutions
+from agentloop.values.journal_errors import JournalError
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolExecution
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from agentloop.errors import NotJson
+from agentloop.errors.kinds import NotJson
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.errors import ContractViolation
+from agentloop.errors.kinds import ContractViolation
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolExecution

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors.kinds import ConfigurationError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.value import Declared, Value, check_types
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from agentloop import errors
-from agentloop.errors import ConfigurationError, InferenceError
+from agentloop.errors.kinds import ConfigurationError, InferenceError
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceResponse, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 
-from agentloop.errors import MalformedArguments
+from agentloop.errors.kinds import MalformedArguments
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json
 from agentloop.values.tool_calls import ToolCall
 from agentloop.values.visible_text import quote_text, render_text

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors.kinds import ConfigurationError
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.value import Value
 

@@ -19,8 +19,9 @@ from cattrs.cols import list_structure_factory
 from cattrs.gen import make_dict_unstructure_fn, override
 from cattrs.v import format_exception
 
-from agentloop.errors import InvalidDocument, NotJson, SchemaTooNew
+from agentloop.errors.kinds import InvalidDocument, NotJson
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
+from agentloop.values.journal_errors import SchemaTooNew
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object, parse_json, thaw
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.points import Point

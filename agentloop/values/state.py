@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import (
-    ContractViolation,
-    ExecutionError,
-    ExecutionFailed,
-    ExecutionStopped,
-    ExecutionSuspended,
-    InvalidParameter,
-    NoOutput,
-)
+from agentloop.errors.kinds import AgentLoopError, ContractViolation, InvalidParameter
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
@@ -629,3 +621,99 @@ def _format_duration(execution: ExecutionState) -> str:
     if execution.ended_at is None:
         return ""
     return f", {(execution.ended_at - execution.started_at).total_seconds():.1f} s"
+
+
+# --- errors of executions without an output ---------------------------------------------------------------------------
+
+
+class ExecutionError(AgentLoopError):
+    """An execution has no output; raised by `AgentLoop.run`, `AgentState.raise_for_status` and `AgentState.output`.
+
+    The subclasses say why. The base class itself is raised for a state whose execution has not ended, and by
+    `AgentLoop.run` if a loop with another output type has answered.
+
+    Attributes:
+        state: the state of the execution with all that was done, such as the calls that were made before a limit stopped it.
+    """
+
+    def __init__(self, state: AgentState, message: str = "") -> None:
+        """Create the error.
+
+        Args:
+            state: the state.
+            message: the problem; by default it is built from the state.
+        """
+        super().__init__(message or f"{_name_execution(state)} has not ended; it is {state.status.value}")
+        self.state: AgentState = state
+
+    def __reduce__(self) -> tuple[type[ExecutionError], tuple[AgentState], dict[str, object]]:
+        """Rebuild copies and pickles, as of a worker process, from the state."""
+        return type(self), (self.state,), {"args": self.args}
+
+
+class ExecutionFailed(ExecutionError):
+    """An error ended the execution. `__cause__` is the exception, in the process in which it was raised."""
+
+    def __init__(self, state: AgentState) -> None:
+        last = state.errors[-1] if state.errors else None
+        why = _format_signal(state) if last is None else f": {last.type}: {last.message}"
+        failed = f"{_name_execution(state)} failed after {_count_steps(state)}"
+        super().__init__(state, failed + (why or ": no error was recorded"))
+
+
+class ExecutionStopped(ExecutionError):
+    """A limit or a request to stop ended the execution; the message says which, and how much was used.
+
+    `state.stop_signal` has the reason for programs. If the model gave a last answer, such as the one that a `Budget` asks
+    for, `state.final_text` has it.
+    """
+
+    def __init__(self, state: AgentState) -> None:
+        last = "" if state.final_text is None else "; the last answer of the model is in state.final_text"
+        stopped = f"{_name_execution(state)} was stopped after {_count_steps(state)}"
+        super().__init__(state, f"{stopped}{_format_signal(state)}{last}")
+
+
+class ExecutionSuspended(ExecutionError):
+    """Calls wait for decisions; `AgentLoop.resume` continues the execution with them. `state.pending` has the calls."""
+
+    def __init__(self, state: AgentState) -> None:
+        waiting = [call for call in state.pending if not call.waits_for]
+        # The first line of the text of a call is its tool.
+        calls = ", ".join([f"{call.rendering.splitlines()[0]} ({call.key})" for call in waiting])
+        super().__init__(
+            state,
+            f"{_name_execution(state)} is suspended: {calls} {'waits' if len(waiting) == 1 else 'wait'} for a decision; "
+            "show a person the `rendering` of each call in error.state.pending, and continue with "
+            "loop.resume(error.state, {call.key: approve(call.digest)})",
+        )
+
+
+class NoOutput(ExecutionError):
+    """A state has no final answer; raised by `AgentState.output`. `__cause__` is an `ExecutionFailed` if it failed."""
+
+    def __init__(self, state: AgentState) -> None:
+        if state.execution is None:
+            problem = "this state has no output, because it has no execution yet: pass it to AgentLoop.execute"
+        else:
+            last = state.errors[-1] if state.status.value == "failed" and state.errors else None
+            why = _format_signal(state) if last is None else f": {last.type}: {last.message}"
+            problem = f"{_name_execution(state)} has no output, it is {state.status.value}{why}"
+        super().__init__(state, problem)
+
+
+def _name_execution(state: AgentState) -> str:
+    return f"execution {state.execution_id}" if state.execution_id else "the execution of this state"
+
+
+def _count_steps(state: AgentState) -> str:
+    return "1 step" if state.step_count == 1 else f"{state.step_count:,} steps"
+
+
+def _format_signal(state: AgentState) -> str:
+    """Return the reason of the stop signal, as the end of a sentence; empty if there is no signal."""
+    signal = state.stop_signal
+    if signal is None:
+        return ""
+    source = f" (by {signal.source})" if signal.source else ""
+    return f": {signal.reason.value}{source}" + (f": {signal.message}" if signal.message else "")

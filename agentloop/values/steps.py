@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import ContractViolation
+from agentloop.errors.kinds import ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import FinishReason, Usage
 from agentloop.values.messages import Message, ResponsePart

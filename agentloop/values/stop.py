@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import AgentLoopError
+from agentloop.errors.kinds import AgentLoopError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.value import Value, check_types
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from agentloop.errors import ContractViolation
+from agentloop.errors.kinds import ContractViolation
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

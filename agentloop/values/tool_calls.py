@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import MalformedArguments, NotJson, ToolDefinitionError
+from agentloop.errors.kinds import MalformedArguments, NotJson, ToolDefinitionError
 from agentloop.values.forms import freeze_any
 from agentloop.values.json import (
     EMPTY_OBJECT,

@@ -13,7 +13,8 @@ from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origi
 import attrs
 from attrs import field, fields, frozen
 
-from agentloop.errors import InvalidParameter, suggest
+from agentloop.errors.hints import suggest
+from agentloop.errors.kinds import InvalidParameter
 from agentloop.values.reprs import bounded_repr
 
 

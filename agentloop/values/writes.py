@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_h
 import attrs
 from attrs import frozen
 
-from agentloop.errors import ConfigurationError, ContractViolation, MalformedArguments, suggest
+from agentloop.errors.hints import suggest
+from agentloop.errors.kinds import ConfigurationError, ContractViolation, MalformedArguments
 from agentloop.values.inference import InferenceOptions, InferenceRequest, InferenceResponse
 from agentloop.values.json import FrozenDict
 from agentloop.values.points import POINTS, AroundPoint, Point

@@ -17,7 +17,6 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 import agentloop
-from agentloop import errors
 
 ROOT = Path(agentloop.__file__).parent
 
@@ -71,14 +70,9 @@ def _exports(stub: Path) -> Iterator[PublicName]:
 
 @cache
 def public_names() -> tuple[PublicName, ...]:
-    """Return the exported names of agentloop and its packages, and its errors, sorted."""
-    raised = (
-        PublicName("agentloop.errors", name, value.__module__)
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, errors.AgentLoopError)
-    )
+    """Return the exported names of agentloop and its packages, sorted."""
     exported = (name for stub in ROOT.rglob("__init__.pyi") for name in _exports(stub))
-    return tuple(sorted((*exported, *raised), key=lambda name: (name.package, name.name)))
+    return tuple(sorted(exported, key=lambda name: (name.package, name.name)))
 
 
 @cache

@@ -8,7 +8,8 @@ from importlib import import_module
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import suggest
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, replace_lone_surrogates

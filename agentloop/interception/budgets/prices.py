@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from attrs import field, frozen
 from attrs.validators import ge, optional
 
-from agentloop.errors import ConfigurationError, install_hint
+from agentloop.errors import ConfigurationError
+from agentloop.errors.hints import install_hint
 from agentloop.interception.budgets.amounts import cost_units
 from agentloop.values.inference import Usage
 from agentloop.values.json import as_frozen_dict

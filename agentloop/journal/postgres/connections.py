@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from agentloop.errors import (
-    ConfigurationError,
-    JournalBusy,
-    JournalCorrupt,
-    JournalError,
-    JournalFull,
-    install_hint,
-)
+from agentloop.errors import ConfigurationError, JournalBusy, JournalCorrupt, JournalError, JournalFull
+from agentloop.errors.hints import install_hint
 from agentloop.values.secrets import MASK
 
 if TYPE_CHECKING:

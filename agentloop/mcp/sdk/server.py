@@ -22,7 +22,8 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 
 from agentloop import __version__
-from agentloop.errors import ConfigurationError, ToolError, suggest
+from agentloop.errors import ConfigurationError, ToolError
+from agentloop.errors.hints import suggest
 from agentloop.mcp.content import (
     format_blocks,
     format_contents,

@@ -21,7 +21,8 @@ import httpx
 from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool
-from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt, install_hint
+from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt
+from agentloop.errors.hints import install_hint
 from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory

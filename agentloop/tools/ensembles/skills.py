@@ -14,7 +14,8 @@ from attrs import define, evolve, field, frozen
 from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept
 from agentloop.contracts.can_sandbox import DEFAULT_LIMITS, CanSandbox, SandboxFile, SandboxLimits
 from agentloop.contracts.tool import ToolContext
-from agentloop.errors import ToolFailed, suggest
+from agentloop.errors import ToolFailed
+from agentloop.errors.hints import suggest
 from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
