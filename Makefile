@@ -77,7 +77,7 @@ test-mcp1: $(VENV)/mcp1
 	+$(MAKE) --no-print-directory --jobs=4 test-environment
 	$(VENV)-mcp1/bin/mypy --config-file= --strict --explicit-package-bases --follow-imports=silent --cache-dir $(VENV)-mcp1/mypy \
 		agentloop/mcp/sdk/first_generation
-	PATH="$(CURDIR)/$(VENV)-mcp1/bin:$$PATH" python -m pytest tests/mcp tests/cli/test_mcp.py tests/loop/test_agent_files.py
+	PATH="$(CURDIR)/$(VENV)-mcp1/bin:$$PATH" python -m pytest tests/mcp tests/service/cli/test_mcp.py tests/agents/test_agent_files.py
 
 # The documentation as a site that needs no network; a warning is an error.
 docs: $(VENV)/ready $(VENV)/mermaid.min.js
@@ -121,9 +121,9 @@ bench-cluster: $(VENV)/ready $(VENV)/peers
 	BENCHMARK_PEERS=$(VENV)-peers/bin/python $(BIN)/python -m benchmarks.cluster
 
 # The page of the trace viewer as one file, which git and the package carry; a change of viewer/src needs npm to build it again.
-viewer: agentloop/trace/viewer.html
+viewer: agentloop/service/trace/viewer.html
 
-agentloop/trace/viewer.html: viewer/node_modules/.package-lock.json viewer/build.mjs viewer/tsconfig.json $(wildcard viewer/src/*)
+agentloop/service/trace/viewer.html: viewer/node_modules/.package-lock.json viewer/build.mjs viewer/tsconfig.json $(wildcard viewer/src/*)
 	npm --prefix viewer run --silent build
 
 viewer/node_modules/.package-lock.json: viewer/package-lock.json
@@ -155,7 +155,7 @@ soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.long_run --steps $(SOAK_STEPS)
 
 # Small mistakes in the rooms whose mistakes cost most, one at a time; prints how many of them some test finds. Takes hours for all
-# rooms; `make mutants MUTANTS="--room modes --count 30"` takes minutes. Verdicts are kept in .mutation.
+# rooms; `make mutants MUTANTS="--room models --count 30"` takes minutes. Verdicts are kept in .mutation.
 MUTANTS ?= --count 300
 mutants: $(VENV)/mutation
 	$(VENV)-mutation/bin/python -m tests.mutation.run $(MUTANTS)

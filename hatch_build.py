@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PAGE = "agentloop/trace/viewer.html"
+PAGE = "agentloop/service/trace/viewer.html"
 INPUTS = ["build.mjs", "package-lock.json", "package.json", "tsconfig.json"]
 
 

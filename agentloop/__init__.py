@@ -1,8 +1,8 @@
 """agentloop: the loop of an LLM agent, with strict contracts between its parts.
 
 The names here are those that most programs need; each is loaded when it is first used. The rest is imported from its room:
-`agentloop.values`, `.contracts`, `.events`, `.interception`, `.tools`, `.inference`, `.compilers`, `.executors`,
-`.drivers`, `.journal`, `.replay`, `.testing`, and errors from `agentloop.errors`.
+`agentloop.values`, `.contracts`, `.events`, `.tools`, `.interception`, `.compilers`, `.executors`, `.drivers` and `.loop` are the kernel; `.models`, `.policies`,
+`.toolkits`, `.mcp`, `.durable`, `.service.server`, `.service.cluster` and `.testing` build on it. Errors come from `agentloop.errors`.
 """
 
 from __future__ import annotations

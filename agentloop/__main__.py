@@ -9,7 +9,7 @@ import sys
 if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  # pathlib would be loaded from there
     del sys.path[0]
 
-from agentloop.cli.main import main
+from agentloop.service.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -14,9 +14,9 @@ from subject import PROMPT, QUESTION, bytes_of
 
 from agentloop import AgentLoop, AgentState, HttpInference, LLMConfig, Message, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
+from agentloop.durable import SqliteJournal
 from agentloop.errors import CallSuspended
 from agentloop.events import InferenceDeltaReceived
-from agentloop.journal import SqliteJournal
 from agentloop.values import InferenceRequest, InferenceResponse, Text
 
 NUMBERS = count()

@@ -33,12 +33,12 @@ from cluster_store import bytes_of, copy_suspended, processes_of, run_all
 from journal_runs import copy_interrupted, loop_of, run
 from measuring import Peer
 
-from agentloop.cluster import Cluster
-from agentloop.cluster.database import ClusterDatabase
-from agentloop.cluster.engine import Engine
-from agentloop.cluster.executions import StartRequest
-from agentloop.cluster.jobs import Job, JobKind
-from agentloop.journal import MemoryJournal, SqliteJournal, open_journal
+from agentloop.durable import MemoryJournal, SqliteJournal, open_journal
+from agentloop.service.cluster import Cluster
+from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.service.cluster.engine import Engine
+from agentloop.service.cluster.executions import StartRequest
+from agentloop.service.cluster.jobs import Job, JobKind
 from agentloop.values.steps import ExecutionStatus
 from tests.postgres import PostgresServer, new_database
 
@@ -175,7 +175,7 @@ class WorkerProcess:
 
     def __init__(self, location: str, name: str, agent: str, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentloop.cli.main", "worker", f"cluster_agents:{agent}", "--name", name],
+            [sys.executable, "-m", "agentloop.service.cli.main", "worker", f"cluster_agents:{agent}", "--name", name],
             env={**os.environ, "AGENTLOOP_DB": location, "PYTHONPATH": f"{HERE}:{HERE.parent}", **environment},
             stderr=subprocess.PIPE,
             text=True,

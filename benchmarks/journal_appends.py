@@ -18,8 +18,8 @@ from typing import Literal
 from attrs import frozen
 from measuring import Row, micros, show
 
-from agentloop.journal import SqliteJournal
-from agentloop.journal.chain import chain_record
+from agentloop.durable import SqliteJournal
+from agentloop.durable.chain import chain_record
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.json import format_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind

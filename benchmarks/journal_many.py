@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agentloop.journal.chain import chain_record
-from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+from agentloop.durable.chain import chain_record
+from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import FIRST_HASH, ExecutionHead, RecordKind
 from agentloop.values.steps import ExecutionStatus

@@ -26,7 +26,7 @@ from measuring import Peer, Row, cpu_each, show
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.journal import MemoryJournal, SqliteJournal
+from agentloop.durable import MemoryJournal, SqliteJournal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import ExecutionHead, InferenceRequest, InferenceResponse, JournalRecord, RecordKind, Text, Usage
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from journal_appends import head_after, records_of
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
-from agentloop.journal import Journal, PostgresJournal, SqliteJournal
+from agentloop.durable import Journal, PostgresJournal, SqliteJournal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import InferenceRequest, InferenceResponse
 from agentloop.values.steps import ExecutionStatus

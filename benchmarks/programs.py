@@ -18,9 +18,9 @@ from attrs import frozen
 
 from agentloop import AgentLoop, LLMConfig, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
-from agentloop.inference.scripted import ScriptLine
-from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.programs import RunProgram
+from agentloop.models import RunProgram
+from agentloop.models.scripted import ScriptLine
+from agentloop.models.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
 
 TASKS = 10

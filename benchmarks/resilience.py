@@ -10,8 +10,7 @@ import asyncio
 from measuring import Row, cpu_each, show
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.interception import Resilience
-from agentloop.interception.resilience import AttemptTimeout, Deadline, Deduplicate, ExactCalls
+from agentloop.policies import AttemptTimeout, Deadline, Deduplicate, ExactCalls, Resilience
 from agentloop.values import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
 
 CALLS, BATCH = 1_000, 50

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from loopback_server import event
 from measuring import Row, show
 
-from agentloop.inference import wire_format
+from agentloop.models import wire_format
 
 CHUNKS = 2000
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from measuring import Row, show
 
-from agentloop.text_calls import ParseResult, StreamReader, read_calls
+from agentloop.models.text_calls import ParseResult, StreamReader, read_calls
 from agentloop.values import Bounds, ToolSpec
 
 TOOL = ToolSpec(

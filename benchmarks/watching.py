@@ -25,10 +25,10 @@ from opentelemetry.trace import NoOpTracerProvider
 from rich.console import Console
 
 from agentloop import AgentLoop, HttpInference, LLMConfig, ToolCallingDriver, tool
-from agentloop.cli.progress import Progress
-from agentloop.journal import MemoryJournal
-from agentloop.telemetry import JsonFormatter, OpenTelemetry
-from agentloop.trace import build_trace
+from agentloop.durable import MemoryJournal
+from agentloop.service.cli.progress import Progress
+from agentloop.service.telemetry import JsonFormatter, OpenTelemetry
+from agentloop.service.trace import build_trace
 
 TURNS = 10
 ROUNDS = 40

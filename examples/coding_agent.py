@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from agentloop import AgentLoop, Permissions, ScriptedInference, StepLimit, ToolCall, ToolContext, tool
 from agentloop.interception import Rule
-from agentloop.tools.ensembles.files import files
+from agentloop.toolkits.files import files
 
 BROKEN = "def mean(numbers):\n    return sum(numbers) / 2\n"
 TEST = "from stats import mean\n\nassert mean([1, 2, 6]) == 3, mean([1, 2, 6])\nprint('passed')\n"

@@ -27,12 +27,12 @@ from rich.table import Table
 from rich.text import Text
 
 import agentloop
-from agentloop.cli.console import as_one_line, create_console, format_call
-from agentloop.cli.journals import CallAccount, account_for_calls
-from agentloop.cli.main import replace_unencodable_output
+from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
+from agentloop.durable.trees import INTERRUPTED, effective_status
 from agentloop.errors import AgentLoopError
-from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
-from agentloop.journal.trees import INTERRUPTED, effective_status
+from agentloop.service.cli.console import as_one_line, create_console, format_call
+from agentloop.service.cli.journals import CallAccount, account_for_calls
+from agentloop.service.cli.main import replace_unencodable_output
 from agentloop.values.reprs import format_count
 from agentloop.values.tool_calls import Effect
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from agentloop import AgentLoop, AgentLoopError, tool
-from agentloop.inference import PRESETS
+from agentloop.models import PRESETS
 
 
 @tool(effect="pure")

@@ -11,8 +11,8 @@ import json
 import httpx
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
-from agentloop.journal import MemoryJournal
-from agentloop.server import Principal, Scope, serve
+from agentloop.durable import MemoryJournal
+from agentloop.service.server import Principal, Scope, serve
 
 
 @tool

@@ -9,7 +9,7 @@ import httpx
 
 from agentloop import AgentLoop, HttpInference, LLMConfig
 from agentloop.events import InferenceDelayed
-from agentloop.inference import ModelLimits
+from agentloop.models import ModelLimits
 from agentloop.testing import run_in_virtual_time
 
 LIMITS = ModelLimits(requests_per_minute=40, tokens_per_minute=50_000, concurrency=8)

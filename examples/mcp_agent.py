@@ -24,7 +24,7 @@ MODEL = ScriptedInference(ToolCall("1", "sky_weather", '{"place": "Lisbon"}'), "
 async def main() -> None:
     # Any other server is started the same way: McpEnsemble.stdio("uvx", ["mcp-server-time"]).
     sky = McpEnsemble.stdio(
-        sys.executable, ["-m", "agentloop.cli.main", "mcp", "serve", __file__], name="sky", prefix="sky_"
+        sys.executable, ["-m", "agentloop.service.cli.main", "mcp", "serve", __file__], name="sky", prefix="sky_"
     )
     # Entering the loop starts the server once for all executions.
     async with AgentLoop.for_model(MODEL, tools=[sky]) as loop:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, from_json, to_json
-from agentloop.tools.ensembles.memory import MemoryScope, memory_by
+from agentloop.toolkits.memory import MemoryScope, memory_by
 
 FIRST = ScriptedInference(ToolCall("1", "remember", '{"text": "Ada takes her tea without milk."}'), "Noted, Ada.")
 SECOND = ScriptedInference("You said that you are Ada.")

@@ -26,8 +26,21 @@ from shop.database import Shop
 from shop.scripts import COMPLAINT, STATUS_LETTERS
 from shop.tools import TOOLS
 
-from agentloop.cli.agent_options import DriverOptions, driver_options
-from agentloop.cli.console import (
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.events.execution import AgentExecutionSuspended
+from agentloop.events.inference import InferenceRequestStarted, InferenceResponseReceived
+from agentloop.events.resilience import ToolCallCached, ToolCallRetried
+from agentloop.events.tool_calls import ToolCallBlocked, ToolCallCompleted
+from agentloop.interception.rules import Permissions, RequireApproval, Rule
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.models.config import LLMConfig
+from agentloop.models.http_client import in_process_client
+from agentloop.models.http_inference import HttpInference
+from agentloop.policies.budgets.budget import Budget
+from agentloop.policies.resilience.resilience import Resilience
+from agentloop.service.cli.agent_options import DriverOptions, driver_options
+from agentloop.service.cli.console import (
     as_one_line,
     as_printable,
     create_console,
@@ -36,23 +49,10 @@ from agentloop.cli.console import (
     format_call,
     summarize,
 )
-from agentloop.cli.errors import InvalidUsage
-from agentloop.cli.execution import Decider, TerminalApprover, can_prompt, run_to_end
-from agentloop.cli.main import replace_unencodable_output
-from agentloop.cli.progress import Progress
-from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.events.execution import AgentExecutionSuspended
-from agentloop.events.inference import InferenceRequestStarted, InferenceResponseReceived
-from agentloop.events.resilience import ToolCallCached, ToolCallRetried
-from agentloop.events.tool_calls import ToolCallBlocked, ToolCallCompleted
-from agentloop.inference.config import LLMConfig
-from agentloop.inference.http_client import in_process_client
-from agentloop.inference.http_inference import HttpInference
-from agentloop.interception.budgets.budget import Budget
-from agentloop.interception.resilience.resilience import Resilience
-from agentloop.interception.rules import Permissions, RequireApproval, Rule
-from agentloop.loop.agent_loop import AgentLoop
+from agentloop.service.cli.errors import InvalidUsage
+from agentloop.service.cli.execution import Decider, TerminalApprover, can_prompt, run_to_end
+from agentloop.service.cli.main import replace_unencodable_output
+from agentloop.service.cli.progress import Progress
 from agentloop.values.capabilities import Capabilities, CapabilityRow
 from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
 from agentloop.values.event import Event

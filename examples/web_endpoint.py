@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
+from agentloop.durable import MemoryJournal
 from agentloop.errors import DecisionError, ExecutionError, UnknownExecution
-from agentloop.journal import MemoryJournal
 from agentloop.values import approve, deny
 
 

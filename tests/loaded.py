@@ -35,12 +35,24 @@ from attrs import frozen
 from tests.generated import run_first_case
 
 ROOT = Path(__file__).parents[1]
-_ROOMS = ["cluster", "contracts", "errors", "events", "interception", "journal", "mcp", "testing", "values"]
+_ROOMS = [
+    "contracts",
+    "durable",
+    "errors",
+    "events",
+    "interception",
+    "mcp",
+    "models",
+    "policies",
+    "service.cluster",
+    "testing",
+    "values",
+]
 _COMMANDS = ["chat", "cluster", "mcp", "run", "runs", "serve"]
 _MODULES = [
     "agentloop",
     *[f"agentloop.{name}" for name in _ROOMS],
-    *[f"agentloop.cli.{name}" for name in _COMMANDS],
+    *[f"agentloop.service.cli.{name}" for name in _COMMANDS],
     "agentloop.mcp.sdk.session",
     "mcp.server.mcpserver" if find_spec("mcp_types") else "mcp.server.fastmcp",  # by the generation of the SDK
     "uvicorn",
@@ -136,7 +148,7 @@ def loaded_python(*arguments: str) -> list[str]:
 
 def loaded_agentloop(*arguments: str) -> list[str]:
     """Return the command `agentloop` with these arguments, in such a fork."""
-    return loaded_python("-m", "agentloop.cli.main", *arguments)
+    return loaded_python("-m", "agentloop.service.cli.main", *arguments)
 
 
 def _load(modules: Sequence[str]) -> None:

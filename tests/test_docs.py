@@ -13,9 +13,9 @@ import pytest
 from attrs import asdict
 
 from agentloop import Bounds
-from agentloop.cli.commands import ENTRIES
-from agentloop.inference import PRESETS
 from agentloop.interception import POINTS, writable_paths
+from agentloop.models import PRESETS
+from agentloop.service.cli.commands import ENTRIES
 from agentloop.testing import LAWS
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess

@@ -44,11 +44,11 @@ ONE_CHILD: dict[str, str] = {
 """Base classes with one subclass in the package, and why they are not one class with it."""
 
 PUBLIC_FILES: dict[str, str] = {
-    "cli/completion.py main": "the description of the commands, which the package carries",
-    "cli/main.py open_null_device": "the null device",
-    "tools/sandboxes/archive.py pack": "bytes in memory",
-    "tools/sandboxes/bubblewrap.py _write_limits": "files of a control group",
-    "tools/sandboxes/guard.py _write": "files of the kernel, and of a sandbox",
+    "service/cli/completion.py main": "the description of the commands, which the package carries",
+    "service/cli/main.py open_null_device": "the null device",
+    "toolkits/sandboxes/archive.py pack": "bytes in memory",
+    "toolkits/sandboxes/bubblewrap.py _write_limits": "files of a control group",
+    "toolkits/sandboxes/guard.py _write": "files of the kernel, and of a sandbox",
 }
 """Functions that write files which others may read, and what these are. All others hold what people and models have said, or keys."""
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 import agentloop
 import hatch_build
 from agentloop.errors.hints import install_hint
-from agentloop.trace.page import VIEWER
+from agentloop.service.trace.page import VIEWER
 from tests.limits import LONGEST
 
 ROOT = Path(__file__).parent.parent
@@ -103,8 +103,8 @@ def test_the_page_of_the_viewer_is_the_one_of_its_sources(tmp_path: Path) -> Non
     for name in ("viewer/src", "viewer/build.mjs", "viewer/package.json", "viewer/package-lock.json"):
         copy = tmp_path / name.replace("/", "-")
         shutil.copytree(ROOT / "viewer", copy / "viewer", ignore=shutil.ignore_patterns("node_modules", ".browser*"))
-        (copy / "agentloop/trace").mkdir(parents=True)
-        shutil.copy(VIEWER, copy / "agentloop/trace")
+        (copy / "agentloop/service/trace").mkdir(parents=True)
+        shutil.copy(VIEWER, copy / "agentloop/service/trace")
         assert hatch_build.is_current(copy)
         changed = copy / name if (copy / name).is_file() else copy / name / "new.ts"
         changed.write_text("// changed")
@@ -137,7 +137,7 @@ def test_wheel_and_source_distribution_pass_the_checks_of_the_index(tmp_path: Pa
     for name in ("agentloop/__init__.pyi", "agentloop/py.typed", "licenses/LICENSE", "agentloop/loop/agent_loop.py"):
         assert name in names
     for held in (names, _names_in(sources)):
-        assert "agentloop/trace/viewer.html" in held
+        assert "agentloop/service/trace/viewer.html" in held
     assert {name.split("/")[1] for name in _names_in(sources).splitlines()} == {
         "agentloop",
         "CHANGELOG.md",

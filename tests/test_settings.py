@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, Budget, ScriptedInference, ToolCallingDriver, tool
+from agentloop.durable import MemoryJournal
 from agentloop.errors import AgentLoopError
 from agentloop.interception import Interceptor, Rule
-from agentloop.journal import MemoryJournal
 from agentloop.values import InferenceOptions
 
 DOORS = (
@@ -20,12 +20,13 @@ DOORS = (
     "compilers",
     "contracts",
     "drivers",
+    "durable",
     "executors",
-    "inference",
     "interception",
-    "journal",
-    "modes",
-    "server",
+    "models",
+    "policies",
+    "service.server",
+    "toolkits",
     "tools",
 )
 NEEDED: dict[str, Any] = {

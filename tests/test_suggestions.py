@@ -6,8 +6,8 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.errors.hints import suggest
-from agentloop.inference import PRESETS
-from agentloop.inference.presets import suggest_provider
+from agentloop.models import PRESETS
+from agentloop.models.presets import suggest_provider
 
 
 @pytest.mark.parametrize(

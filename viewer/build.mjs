@@ -1,4 +1,4 @@
-// Builds the page as one file without anything to load: agentloop/trace/viewer.html.
+// Builds the page as one file without anything to load: agentloop/service/trace/viewer.html.
 //
 // The content security policy allows exactly the script and the style that are built here, by their hashes. The page names the
 // SHA-256 of what it is built of, by which `hatch_build.py` and a test see that it is current.
@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const root = dirname(fileURLToPath(import.meta.url));
-const target = process.argv[2] ?? join(root, "..", "agentloop", "trace", "viewer.html");
+const target = process.argv[2] ?? join(root, "..", "agentloop", "service", "trace", "viewer.html");
 
 const result = await build({
   entryPoints: [join(root, "src", "main.tsx")],

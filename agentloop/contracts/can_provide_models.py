@@ -34,7 +34,7 @@ class ModelConfig(Protocol):
 
 
 class CanProvideModels(Protocol):
-    """Makes models of their names, and knows the modes in which they are called; `agentloop.modes.provided` does."""
+    """Makes models of their names, and knows the modes in which they are called; `agentloop.models.provided` does."""
 
     def inference_of(
         self,
@@ -82,4 +82,4 @@ class CanProvideModels(Protocol):
 @cache
 def models() -> CanProvideModels:
     """Return the models and modes that come with the package; a driver that first needs them loads them."""
-    return cast("CanProvideModels", import_module("agentloop.modes.provided"))
+    return cast("CanProvideModels", import_module("agentloop.models.provided"))

@@ -64,3 +64,5 @@ from agentloop.events.tool_calls import ToolCallStarted as ToolCallStarted
 from agentloop.events.tool_calls import ToolCallSuspended as ToolCallSuspended
 from agentloop.events.tool_calls import ToolDefinitionChanged as ToolDefinitionChanged
 from agentloop.events.tool_calls import ToolsUnavailable as ToolsUnavailable
+from agentloop.events.trace_context import continue_trace as continue_trace
+from agentloop.events.trace_context import trace_headers as trace_headers

@@ -35,11 +35,11 @@ from agentloop.errors import (
     ToolInDoubt,
     kinds,
 )
+from agentloop.events.trace_context import trace_headers
 from agentloop.executors.invocation import CancelledItself, ToolTimeout
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.executors.toolbox import Toolbox
-from agentloop.telemetry.propagation import trace_headers
 from agentloop.tools.fitting import describe_defaults
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import JsonObject, JsonValue

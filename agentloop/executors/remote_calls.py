@@ -15,11 +15,11 @@ from agentloop.contracts.tools import Tools
 from agentloop.errors import NotJson, ToolError, ToolUnavailable
 from agentloop.events.bus import EventBus
 from agentloop.events.tool_calls import ToolCallProgressed
+from agentloop.events.trace_context import continue_trace
 from agentloop.executors.call import Call
 from agentloop.executors.call_layers import CallOutcome
 from agentloop.executors.invocation import CallRuntime, ToolInvocation, tool_error
 from agentloop.executors.toolbox import ReadyTool, Toolbox
-from agentloop.telemetry.propagation import continue_trace
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.batches import parse_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds

@@ -1,14 +1,10 @@
 from agentloop.loop.agent_loop import AgentLoop as AgentLoop
 from agentloop.loop.agent_loop import Input as Input
-from agentloop.loop.commands import CommandListener as CommandListener
-from agentloop.loop.commands import request_stop as request_stop
-from agentloop.loop.commands import send_message as send_message
 from agentloop.loop.event_stream import EventStream as EventStream
 from agentloop.loop.event_stream import TextStream as TextStream
 from agentloop.loop.handoff import handed_over_by as handed_over_by
 from agentloop.loop.handoff import handoff_to as handoff_to
 from agentloop.loop.inbox import Inbox as Inbox
 from agentloop.loop.parts import LoopOptions as LoopOptions
-from agentloop.loop.recovery import stop_execution as stop_execution
 from agentloop.loop.sync import SyncEventStream as SyncEventStream
 from agentloop.loop.sync import SyncTextStream as SyncTextStream

@@ -21,7 +21,7 @@ from agentloop.values.time_and_ids import Clock
 
 
 class CanRecordExecutions(Protocol):
-    """Creates and reopens the logs of executions; `agentloop.loop.recovery` has it."""
+    """Creates and reopens the logs of executions; `agentloop.durable.recovery` has it."""
 
     def create_log(
         self,
@@ -81,7 +81,7 @@ class CanRecordExecutions(Protocol):
 
 
 class CanBuildAgents(Protocol):
-    """Builds the loop of an agent file; `agentloop.loop.agent_builder` has it."""
+    """Builds the loop of an agent file; `agentloop.agents.agent_builder` has it."""
 
     def build_from_file(
         self,
@@ -99,14 +99,14 @@ class CanBuildAgents(Protocol):
 
 
 class CanMaskExits(Protocol):
-    """Masks secrets where texts leave the process; `agentloop.loop.exits` does."""
+    """Masks secrets where texts leave the process; `agentloop.durable.exits` does."""
 
     def redaction_of(self, journal: object, parts: Iterable[object]) -> CanRedactRecords:
         """Return what masks what a journal masks, and the secrets that parts hold."""
 
 
 class CanApplyPolicies(Protocol):
-    """Applies the policies that tools declare; `agentloop.interception.resilience.resilience` does."""
+    """Applies the policies that tools declare; `agentloop.policies.resilience.resilience` does."""
 
     def applies_all(self, interceptors: Iterable[CanIntercept]) -> bool:
         """Return whether one of the interceptors applies every policy, or leaves it out on purpose."""
@@ -121,22 +121,22 @@ class CanApplyPolicies(Protocol):
 @cache
 def journaling() -> CanRecordExecutions:
     """Return what records executions; it is loaded with the first execution that has a journal."""
-    return cast("CanRecordExecutions", import_module("agentloop.loop.recovery"))
+    return cast("CanRecordExecutions", import_module("agentloop.durable.recovery"))
 
 
 @cache
 def agent_files() -> CanBuildAgents:
     """Return what builds agents of files; it is loaded with the first file."""
-    return cast("CanBuildAgents", import_module("agentloop.loop.agent_builder"))
+    return cast("CanBuildAgents", import_module("agentloop.agents.agent_builder"))
 
 
 @cache
 def exits() -> CanMaskExits:
     """Return what masks secrets at exits; it is loaded with the first exit."""
-    return cast("CanMaskExits", import_module("agentloop.loop.exits"))
+    return cast("CanMaskExits", import_module("agentloop.durable.exits"))
 
 
 @cache
 def declarable() -> CanApplyPolicies:
     """Return what applies declared policies; it is loaded for the first tool that declares one."""
-    return cast("CanApplyPolicies", import_module("agentloop.interception.resilience.resilience"))
+    return cast("CanApplyPolicies", import_module("agentloop.policies.resilience.resilience"))

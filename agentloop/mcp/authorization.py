@@ -20,7 +20,7 @@ from attrs import field, frozen
 from attrs.validators import gt, in_, min_len
 
 from agentloop.errors import ConfigurationError
-from agentloop.tools.web_addresses import HostRules
+from agentloop.policies.web_addresses import HostRules
 from agentloop.values.secrets import Secret
 from agentloop.values.value import Value
 

@@ -27,8 +27,8 @@ from agentloop.mcp.connection import Connection
 from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, reading_tool, tool_request
 from agentloop.mcp.servers import HttpServer, Server, ServerEntry, StdioServer, load_servers
 from agentloop.mcp.session import RemoteTool, RequestHandler, SessionSettings
-from agentloop.tools.ensembles.lifecycle import Lifecycle
-from agentloop.tools.ensembles.statements import Trust, TrustLike
+from agentloop.toolkits.lifecycle import Lifecycle
+from agentloop.toolkits.statements import Trust, TrustLike
 from agentloop.tools.validation import keep_validator
 from agentloop.values.authority import Authority, Declarations, Statement
 from agentloop.values.bounds import current_bounds

@@ -14,7 +14,7 @@ from pathlib import Path
 from agentloop.errors import ConfigurationError
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import ConnectionLost
-from agentloop.tools.executables import find_executable
+from agentloop.toolkits.executables import find_executable
 
 _LOG = logging.getLogger("agentloop.mcp.server")
 _GUARD = str(Path(__file__).with_name("guard.py"))

@@ -21,10 +21,10 @@ from agentloop.events.grammar import ProtocolMonitor
 from agentloop.events.inference import InferenceResponseReceived
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.executors.tool_executor import ToolExecutor
-from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.interception.interceptor import FunctionInterceptor, Interceptor
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.models.config import LLMConfig
+from agentloop.models.wire_formats.wire_format import wire_format
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import (

@@ -16,12 +16,12 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.errors import InvalidResponse
 from agentloop.events.bus import EventBus
 from agentloop.events.grammar import ProtocolMonitor
 from agentloop.events.inference import EagerCallsDiscarded, InferenceDeltaReceived
 from agentloop.executors.tool_executor import ToolExecutor
-from agentloop.journal.memory_journal import MemoryJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, require

@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, urlencode
 
 import httpx
 
+from agentloop.durable.redaction import Redaction
 from agentloop.errors import ConfigurationError, ContractViolation
-from agentloop.inference.http_client import wrapped_transports
-from agentloop.inference.recording import first_difference
-from agentloop.journal.redaction import Redaction
+from agentloop.models.http_client import wrapped_transports
+from agentloop.models.recording import first_difference
 from agentloop.testing.faults import Fault, FaultKind, FaultPlan
 from agentloop.values.secrets import MASK, open_private
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import CallLog
+from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
-from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal

@@ -24,9 +24,9 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.tool import CanUseInline, CanUseThread, Tool
 from agentloop.contracts.tools import Tools
+from agentloop.durable.held_claims import loss_of, release_quietly
 from agentloop.errors import ConfigurationError, JournalError, ProviderUnavailable
 from agentloop.errors.hints import suggest
-from agentloop.journal.held_claims import loss_of, release_quietly
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.journal_network import DistantClaim
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse

@@ -18,9 +18,9 @@ from agentloop.events.bus import EventBus
 from agentloop.events.execution import InterceptorRan
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import FunctionInterceptor
-from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.interception.second_attempts import PROCEEDED_AGAIN
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.policies.prefix_guard import PrefixGuard
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import Tally

@@ -10,9 +10,9 @@ from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.durable.chain import chain_record
+from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.errors import UnknownExecution
-from agentloop.journal.chain import chain_record
-from agentloop.journal.memory_journal import MemoryJournal
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind, callers_of
 from agentloop.values.steps import ExecutionStatus

@@ -14,10 +14,10 @@ from attrs import define, field, frozen
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.durable.held_claims import HeldClaim
 from agentloop.errors import JournalError, UnknownExecution
-from agentloop.inference.scripted import ScriptedInference
-from agentloop.journal.held_claims import HeldClaim
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.models.scripted import ScriptedInference
 from agentloop.tools.decorator import tool
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.state import AgentState

@@ -14,10 +14,10 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from agentloop._event_loops import running_loop
+from agentloop.durable.deltas import is_same_json
+from agentloop.durable.replaying.comparison import differences
 from agentloop.errors import ConfigurationError, InvalidParameter
-from agentloop.interception.prefix_guard import PrefixGuard
-from agentloop.journal.deltas import is_same_json
-from agentloop.replay.comparison import differences
+from agentloop.policies.prefix_guard import PrefixGuard
 from agentloop.values.reprs import format_count
 
 T = TypeVar("T")

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.models.text_calls.reader import DEFAULT_FORMATS
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.driver_kit import find_unpaired
 from agentloop.testing.inference_kit import SAMPLE_OPTIONS, has_options
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import Notation, Scenario, ScriptedTurn, valid_scenarios, write_tags
 from agentloop.testing.toys import Ledger, toy_tools
-from agentloop.text_calls.reader import DEFAULT_FORMATS
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.inference import InferenceRequest, InferenceResponse, iter_deltas
 from agentloop.values.messages import Message

@@ -13,13 +13,13 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanAccessToolContext, ToolContext, ToolFromSpec, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.durable.fixture import Fixture, FixtureOutcome, ScriptEntry
 from agentloop.errors import ContractViolation, ToolInDoubt
 from agentloop.events.bus import EventBus
-from agentloop.inference.scripted import ScriptedInference
 from agentloop.interception.interceptor import Interceptor
-from agentloop.journal.fixture import Fixture, FixtureOutcome, ScriptEntry
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.sync import run_to_end
+from agentloop.models.scripted import ScriptedInference
 from agentloop.values.decisions import CallSuspended, PendingCall
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.interruptions import StepInterrupted

@@ -84,7 +84,7 @@ def http_exchanges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     With `--record`, the providers are called and the recording is written. With `--replay`, a test without a recording fails;
     without either option, it calls the providers. When a recording is replayed, no API key has to be set.
     """
-    from agentloop.inference.presets import PRESETS
+    from agentloop.models.presets import PRESETS
     from agentloop.testing.exchanges import recorded_exchanges, replayed_exchanges
 
     path = _file_of(request, "recordings")

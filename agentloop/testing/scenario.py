@@ -13,7 +13,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.errors import ContractViolation
-from agentloop.inference.scripted import ScriptedInference, ScriptLine
+from agentloop.models.scripted import ScriptedInference, ScriptLine
 from agentloop.testing.toys import toy_call
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Usage
 from agentloop.values.json import format_json, thaw

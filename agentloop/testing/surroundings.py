@@ -74,7 +74,7 @@ class Surroundings:
         if _count_sockets() <= self.sockets:
             return
         # Loads the HTTP stack, which what has opened no socket does not need.
-        from agentloop.inference.connections import close_idle_connections  # noqa: PLC0415
+        from agentloop.models.connections import close_idle_connections  # noqa: PLC0415
 
         await close_idle_connections()
         # The other end of a connection may be in another thread, and closes its socket when it runs.

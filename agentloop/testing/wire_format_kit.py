@@ -13,8 +13,8 @@ from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError, InferenceError
-from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.models.config import LLMConfig
+from agentloop.models.wire_formats.wire_format import EncodedRequest, WireFormat
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.strategies import inference_requests, tool_calls, tool_specs
 from agentloop.values.inference import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, ToolChoice

@@ -3,8 +3,6 @@ from agentloop.tools.check import check_tools as check_tools
 from agentloop.tools.constraints import Range as Range
 from agentloop.tools.decorator import collect_tools as collect_tools
 from agentloop.tools.decorator import tool as tool
-from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
-from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
 from agentloop.tools.function_tool import FunctionTool as FunctionTool
 from agentloop.tools.function_tool import tools_of as tools_of
 from agentloop.tools.results import ReadResult as ReadResult

@@ -65,8 +65,10 @@ from agentloop.values.policies import CachePolicy as CachePolicy
 from agentloop.values.policies import CallPolicy as CallPolicy
 from agentloop.values.policies import CircuitPolicy as CircuitPolicy
 from agentloop.values.policies import DeduplicatePolicy as DeduplicatePolicy
+from agentloop.values.policies import Deduplicator as Deduplicator
 from agentloop.values.policies import RateLimit as RateLimit
 from agentloop.values.policies import RetryPolicy as RetryPolicy
+from agentloop.values.policies import SeenCall as SeenCall
 from agentloop.values.provenance import FieldChange as FieldChange
 from agentloop.values.provenance import InterceptorWrite as InterceptorWrite
 from agentloop.values.provenance import Provenance as Provenance
@@ -89,6 +91,7 @@ from agentloop.values.records import parse_cursor as parse_cursor
 from agentloop.values.rendering import render_arguments as render_arguments
 from agentloop.values.rendering import render_call as render_call
 from agentloop.values.rendering import render_value as render_value
+from agentloop.values.secrets import Secret as Secret
 from agentloop.values.serialization import from_json as from_json
 from agentloop.values.serialization import from_plain as from_plain
 from agentloop.values.serialization import make_converter as make_converter

@@ -41,7 +41,7 @@ Similarity: TypeAlias = Callable[[SeenCall, SeenCall], bool]
 """Returns whether a call and an earlier one, of the same tool and caller, are the same call."""
 
 
-# The policies refer to deduplicators, so the contract is defined here and implemented in `interception`.
+# The policies refer to deduplicators, so the contract is defined here and implemented in `policies`.
 class Deduplicator(ABC):
     """Decides which calls are the same call. It holds no state: `Deduplicate` stores the calls.
 
@@ -229,7 +229,7 @@ def _none_or(kind: type) -> Callable[[Any, Attribute[Any], Any], None]:
 
 @frozen(eq=False, repr=False, kw_only=True)
 class CallPolicy(Value):
-    """The policies of a tool, applied by the loop or by its `agentloop.interception.Resilience`. None leaves a policy out.
+    """The policies of a tool, applied by the loop or by its `agentloop.policies.Resilience`. None leaves a policy out.
 
     A policy applies whatever the effect of the tool is: retries, a cache or deduplication on a tool with side effects are
     the author's explicit choice.

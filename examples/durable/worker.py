@@ -9,12 +9,12 @@ from pathlib import Path
 
 from durable.office import INVOICE, TOOLS, Office
 
-from agentloop.cli.console import as_printable, create_console
-from agentloop.cli.progress import Progress
+from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
 from agentloop.events.tool_calls import ToolCallSettled
-from agentloop.inference.scripted import ScriptedInference
-from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.models.scripted import ScriptedInference
+from agentloop.service.cli.console import as_printable, create_console
+from agentloop.service.cli.progress import Progress
 from agentloop.values.event import Event
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse
 from agentloop.values.parts import Text

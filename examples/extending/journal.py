@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from agentloop.contracts import CanJournal, CanRedactRecords, Claim
-from agentloop.journal import (
+from agentloop.durable import (
     EMPTY_CHAIN,
     HeldClaim,
     HeldClaims,

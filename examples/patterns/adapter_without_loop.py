@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentloop import tool
-from agentloop.modes import get_mode
+from agentloop.models import get_mode
 from agentloop.values import InferenceRequest, InferenceResponse, Message, Text
 
 

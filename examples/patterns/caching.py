@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.events.resilience import ToolCallCached
-from agentloop.interception import Resilience
+from agentloop.policies import Resilience
 from agentloop.values import CachePolicy
 
 

@@ -6,7 +6,7 @@ import logging
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.events.resilience import CircuitClosed, CircuitHalfOpened, CircuitOpened
-from agentloop.interception import Resilience
+from agentloop.policies import Resilience
 from agentloop.testing import ManualClock
 from agentloop.values import CircuitPolicy, RetryPolicy
 

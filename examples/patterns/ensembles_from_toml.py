@@ -7,16 +7,16 @@ from pathlib import Path
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.events.resilience import ToolCallDeduplicated
-from agentloop.interception import Resilience
-from agentloop.tools.ensembles import load_ensembles
+from agentloop.policies import Resilience
+from agentloop.toolkits import load_ensembles
 
 TOOLS = """
 [ensembles.texts]
-use = "agentloop.tools.ensembles.summarization:summarization"
+use = "agentloop.toolkits.summarization:summarization"
 enabled = false
 
 [ensembles.chance]
-use = "agentloop.tools.ensembles.probability:probability"
+use = "agentloop.toolkits.probability:probability"
 tools.draw_items.enabled = false
 tools.describe_numbers.deduplicate = { steps = 3 }
 """

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from agentloop import AgentLoop, AgentState, ScriptedInference
-from agentloop.inference import export_history, import_history
+from agentloop.models import export_history, import_history
 
 openai: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},

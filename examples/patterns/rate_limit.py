@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
-from agentloop.interception import Resilience
+from agentloop.policies import Resilience
 from agentloop.values import RateLimit
 
 

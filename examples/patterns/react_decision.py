@@ -8,7 +8,7 @@ from attrs import frozen
 
 from agentloop import AgentLoop, ReActDriver, ScriptedInference, ToolCall, tool
 from agentloop.drivers import Rejection
-from agentloop.modes import ReActDecision, decision_of
+from agentloop.models import ReActDecision, decision_of
 from agentloop.values import ToolSpec
 
 

@@ -6,7 +6,7 @@ import logging
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.events.resilience import ToolCallRetried
-from agentloop.interception import Resilience
+from agentloop.policies import Resilience
 from agentloop.values import RetryPolicy
 
 logging.disable()  # failed tools are logged with their tracebacks

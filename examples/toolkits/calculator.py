@@ -24,7 +24,7 @@ from typing import Annotated, Any, TypeAlias
 
 from agentloop import tool
 from agentloop.errors import ToolFailed
-from agentloop.tools.ensembles import Ensemble, ensemble_factory
+from agentloop.toolkits import Ensemble, ensemble_factory
 
 Number: TypeAlias = int | float
 

@@ -23,8 +23,8 @@ from attrs import frozen
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolFailed
 from agentloop.interception import Interceptor
+from agentloop.toolkits import Ensemble, ensemble_factory
 from agentloop.tools import Range
-from agentloop.tools.ensembles import Ensemble, ensemble_factory
 from agentloop.values.points import AfterToolUse
 
 METADATA_KEY = "todo"

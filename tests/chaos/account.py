@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import define, field, frozen
 
 from agentloop import ToolExecution
-from agentloop.journal import verify_records
-from agentloop.journal.fold import fold_records
-from agentloop.journal.journal import Journal
+from agentloop.durable import verify_records
+from agentloop.durable.fold import fold_records
+from agentloop.durable.journal import Journal
 from agentloop.values import AgentState, JournalRecord, RecordKind
 from agentloop.values.json import parse_json
 from agentloop.values.tool_calls import ToolStatus

@@ -16,7 +16,6 @@ from pathlib import Path
 from attrs import define
 
 from agentloop import AgentLoop, ToolContext, tool
-from agentloop.cluster import QueuedToolExecutor
 from agentloop.contracts.tool import Tool
 from agentloop.events import (
     AgentExecutionCompleted,
@@ -26,6 +25,7 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallRecovered,
 )
+from agentloop.service.cluster import QueuedToolExecutor
 from agentloop.values import Event, did_not_happen, happened
 from agentloop.values.records import Reconciliation
 from tests.chaos.ledger import AFTER, BEFORE, EFFECT, ENDED, INFERENCE, OUTCOME, STEP, Ledger

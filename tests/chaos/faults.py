@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attrs import define, frozen
 
-from agentloop.cluster import Cluster
+from agentloop.service.cluster import Cluster
 from tests.chaos import work
 from tests.chaos.account import Account
 from tests.chaos.fleet import ENGINE, PLAIN, QUEUED, ROOT, SLOWLY, Process, wait_until

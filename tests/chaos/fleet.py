@@ -149,7 +149,7 @@ class Fleet:
         slots = ["--executions", str(self.slots)]
         version = ["--version", self.version] if self.version else []
         options = ["--db", self.database, "--name", name, *slots, *version]
-        return [sys.executable, "-m", "agentloop.cli.main", "worker", "tests.chaos.agents:loop", *options]
+        return [sys.executable, "-m", "agentloop.service.cli.main", "worker", "tests.chaos.agents:loop", *options]
 
     def submit(self, works: Sequence[Work]) -> None:
         """Submit executions, from a process of its own if the workers have an engine."""

@@ -19,8 +19,8 @@ from contextlib import suppress
 from attrs import define, field
 
 from agentloop import AgentLoop
+from agentloop.durable import open_journal
 from agentloop.errors import JournalConflict, JournalError
-from agentloop.journal import open_journal
 from tests.chaos import agents
 from tests.chaos.ledger import Ledger
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from agentloop.cluster import Cluster
+from agentloop.service.cluster import Cluster
 
 AGENT = "tests.chaos.agents:loop"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import evolve
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolContext, tool
-from agentloop.journal import MemoryJournal
+from agentloop.durable import MemoryJournal
 from tests.chaos.account import Evidence, gather_evidence, make_account
 from tests.chaos.fleet import ROOT
 from tests.chaos.ledger import AFTER, BEFORE, EFFECT, Ledger

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from attrs import define, field
 
-from agentloop.journal import open_journal
-from agentloop.journal.journal import Journal
-from agentloop.replay import replay
+from agentloop.durable import open_journal, replay
+from agentloop.durable.journal import Journal
 from agentloop.values import ExecutionHead
 from tests.chaos import agents
 from tests.chaos.account import Account, gather_evidence, make_account

@@ -25,7 +25,7 @@ from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CompilerPipeline
 from agentloop.errors import ConfigurationError
 from agentloop.events import ContextEpochBegan, ContextSummarized
-from agentloop.interception import SummarizeHistory
+from agentloop.policies import SummarizeHistory
 from agentloop.testing import CountingIds, DriverKit, ManualClock
 from agentloop.tools import read_result
 from agentloop.values import Event, InferenceRequest

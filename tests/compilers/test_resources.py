@@ -16,7 +16,7 @@ from agentloop.compilers.stale import STUB, stub_stale_results
 from agentloop.contracts import Tools
 from agentloop.contracts.tool import ToolPolicy
 from agentloop.errors import ToolDefinitionError
-from agentloop.tools.ensembles.files import files
+from agentloop.toolkits.files import files
 from agentloop.values import JsonObject, Message, ToolExecution, ToolStatus
 from agentloop.values.estimates import message_tokens
 from tests.compilers.conversations import NOW, call_message

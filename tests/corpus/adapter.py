@@ -21,7 +21,7 @@ from agentloop import (
 from agentloop.contracts import CanInfer, Tool, Tools
 from agentloop.errors import MalformedArguments
 from agentloop.interception import BeforeInference
-from agentloop.text_calls import read_calls
+from agentloop.models.text_calls import read_calls
 from agentloop.tools import SchemaValidator
 from agentloop.values import (
     Effect,

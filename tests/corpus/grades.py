@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from agentloop.text_calls import CallGrade, read_calls
+from agentloop.models.text_calls import CallGrade, read_calls
 from agentloop.values.tool_calls import ToolSpec
 
 

@@ -24,8 +24,8 @@ from agentloop import (
     to_json,
 )
 from agentloop.events import ToolCallCompleted
-from agentloop.inference import LLMConfig, wire_format
-from agentloop.inference.wire_formats.openai_chat.history import export_messages, import_messages
+from agentloop.models import LLMConfig, wire_format
+from agentloop.models.wire_formats.openai_chat.history import export_messages, import_messages
 from agentloop.tools import SchemaValidator
 from agentloop.values import Effect, ExecutionStatus, InferenceRequest, ToolExecution, ToolSpec, ToolStatus, thaw
 from tests.corpus.pairing import Mark, marks, pairing_error

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from agentloop import from_json
-from agentloop.cli.console import create_console
-from agentloop.cli.execution import TerminalApprover
+from agentloop.service.cli.console import create_console
+from agentloop.service.cli.execution import TerminalApprover
 from agentloop.values import PendingCall
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import server
+from tests.service.cli.conftest import server
 from tests.viewer.conftest import browser, page
 
 __all__ = ["browser", "page", "server"]  # fixtures

@@ -10,7 +10,7 @@ import httpx
 from attrs import define, field, frozen
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
-from agentloop.journal import MemoryJournal
+from agentloop.durable import MemoryJournal
 from agentloop.values import InferenceRequest, InferenceResponse, PendingCall
 from tests.viewer.browser import Page
 from tests.viewer.serving import Served, served

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
-from agentloop.journal import MemoryJournal
+from agentloop.durable import MemoryJournal
 from agentloop.values import PendingCall
 from tests.display.calls import ARGUMENTS, HOSTILE, pending, read_call, truth
 from tests.display.page import IS_OPEN, Reader, read_to_end, waiting_calls

@@ -18,7 +18,7 @@ from tests.generated import examples
 from tests.loaded import loaded_agentloop
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import ModelServer
+    from tests.service.cli.conftest import ModelServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 

@@ -15,32 +15,38 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, Interceptor, ToolCall, ToolCallingDriver, ToolExecutor, tool
 from agentloop.contracts import CanDiscoverTools, CanInfer, CanIntercept, CanNameModel, Tool, ToolContext, ToolPolicy
 from agentloop.drivers import CallReader
+from agentloop.durable import MemoryJournal, Replay, replay
 from agentloop.errors import ConfigurationError, InvalidResponse
 from agentloop.events import EagerCallsDiscarded
 from agentloop.interception import (
     AfterInference,
     AroundToolUse,
     BeforeToolUse,
-    Budget,
     CancellationToken,
     InterceptorStack,
     Permissions,
     ProceedToolUse,
     RequireApproval,
-    Resilience,
     StepLimit,
+    before_tool_use,
+)
+from agentloop.policies import (
+    Budget,
+    Cache,
+    CircuitBreaker,
+    Deadline,
+    Deduplicate,
+    RateLimiter,
+    Resilience,
+    Retry,
     TimeLimit,
     TokenLimit,
     ToolCallLimit,
-    before_tool_use,
 )
-from agentloop.interception.resilience import Cache, CircuitBreaker, Deadline, Deduplicate, RateLimiter, Retry
-from agentloop.journal import MemoryJournal
-from agentloop.replay import Replay, replay
 from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
 from agentloop.testing.scenario import ScriptedTurn
-from agentloop.tools import Ensemble
-from agentloop.tools.ensembles.http import http
+from agentloop.toolkits import Ensemble
+from agentloop.toolkits.http import http
 from agentloop.values import (
     AgentState,
     Bounds,

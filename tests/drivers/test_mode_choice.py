@@ -26,16 +26,25 @@ from agentloop import (
 )
 from agentloop.contracts import CanNameModel, CanUseMode
 from agentloop.drivers import mode_choice, with_mode_choice
+from agentloop.durable import MemoryJournal, replay
 from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
-from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
-from agentloop.journal import MemoryJournal
-from agentloop.modes import NativeMode, StructuredMode, TextMode, explain_mode, get_mode, select_mode
-from agentloop.modes.calls import CALL_CHARACTER
-from agentloop.modes.native import AssumedMode
-from agentloop.replay import replay
-from agentloop.text_calls import DEFAULT_FORMATS, read_calls
-from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
+from agentloop.models import (
+    FallbackInference,
+    HttpInference,
+    NativeMode,
+    RecordingInference,
+    ReplayInference,
+    StructuredMode,
+    TextMode,
+    explain_mode,
+    get_mode,
+    select_mode,
+)
+from agentloop.models.modes.calls import CALL_CHARACTER
+from agentloop.models.modes.native import AssumedMode
+from agentloop.models.text_calls import DEFAULT_FORMATS, read_calls
+from agentloop.models.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
 from agentloop.values import (
     Bounds,
     Capabilities,
@@ -52,9 +61,9 @@ from agentloop.values import (
     ToolCall,
 )
 from agentloop.values.tool_calls import ANSWER_TOOL
-from tests.inference.loopback import Loopback, Reply, completion, loopback, respond, respond_json
-from tests.inference.loopback_inference import NO_WAIT
-from tests.loop.recovery_bench import truncate
+from tests.durable.recovery_bench import truncate
+from tests.models.loopback import Loopback, Reply, completion, loopback, respond, respond_json
+from tests.models.loopback_inference import NO_WAIT
 
 VLLM = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 REFUSALS: dict[str, tuple[int, Any]] = {

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, CanUseTools, ReActDriver, StopReason, ToolCall, ToolCallingDriver, tool
 from agentloop.events import ValidationFailed
-from agentloop.modes import get_mode
+from agentloop.models import get_mode
 from agentloop.testing import NOTATIONS, Scenario, ScriptedTurn
 from agentloop.values import Event, ExecutionStatus, ToolStatus
 

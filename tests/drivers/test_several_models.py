@@ -12,9 +12,9 @@ from attrs import evolve, frozen
 from agentloop import AgentLoop, CanInfer, Message, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope
 from agentloop.drivers import InferringDriver, StepDraft
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ClaimLost
 from agentloop.interception import ToolSelection
-from agentloop.journal import MemoryJournal
 from agentloop.testing import Fault, FaultPlan, LoopClock, run_in_virtual_time
 from agentloop.values import InferenceRequest, ResponsePart, ToolStatus, approve
 

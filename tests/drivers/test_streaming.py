@@ -16,8 +16,8 @@ from agentloop import AgentLoop, Interceptor, ReActDriver, ScriptedInference, To
 from agentloop.contracts import CanInfer
 from agentloop.errors import InvalidResponse
 from agentloop.events import InferenceDeltaReceived, InferenceResponseReceived, InferenceRetried
-from agentloop.inference import FallbackInference
 from agentloop.interception import AfterInference, AroundInference, BeforeStep, ProceedInference
+from agentloop.models import FallbackInference
 from agentloop.testing import CountingIds, CrashableJournal, ManualClock
 from agentloop.values import (
     AgentState,
@@ -30,9 +30,9 @@ from agentloop.values import (
     to_json,
 )
 from agentloop.values.inference import iter_deltas
-from tests.inference.chat_stream import chunk, stream_text
-from tests.inference.loopback import loopback, respond_chunked
-from tests.inference.loopback_inference import inference_for
+from tests.models.chat_stream import chunk, stream_text
+from tests.models.loopback import loopback, respond_chunked
+from tests.models.loopback_inference import inference_for
 
 
 @tool(effect="pure")

@@ -25,8 +25,8 @@ from agentloop.drivers import Driver
 from agentloop.drivers.tool_calling import without_leaked_arguments
 from agentloop.errors import ExecutionStopped
 from agentloop.events import InferenceFailed, InferenceRetried
-from agentloop.inference import HttpInference, LLMConfig
-from agentloop.inference.http_client import in_process_client
+from agentloop.models import HttpInference, LLMConfig
+from agentloop.models.http_client import in_process_client
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
     Capabilities,

@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 
 from agentloop import AgentLoop
 from agentloop.contracts.can_journal import Claim
+from agentloop.durable import SqliteJournal
 from agentloop.errors import JournalConflict, UnknownExecution
 from agentloop.events import ProtocolMonitor, ToolCallCompleted, ToolCallRecovered
-from agentloop.journal import SqliteJournal
 from agentloop.values import AgentState, Approve, ExecutionHead, JournalRecord, PendingCall, answer, approve, to_json
 from agentloop.values.decisions import Answer
 from agentloop.values.tool_calls import ToolStatus

@@ -11,8 +11,8 @@ from typing import Any
 from attrs import frozen
 
 from agentloop import ToolExecution
-from agentloop.journal import SqliteJournal, verify_records
-from agentloop.journal.fold import fold_records
+from agentloop.durable import SqliteJournal, verify_records
+from agentloop.durable.fold import fold_records
 from agentloop.values import AgentState, JournalRecord, RecordKind, Usage, from_json, to_json
 from agentloop.values.json import parse_json
 from agentloop.values.records import outer_key

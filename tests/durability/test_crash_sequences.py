@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
+from agentloop.durable import verify_records
+from agentloop.durable.fold import fold_records
 from agentloop.errors import DecisionError, JournalConflict
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
 from agentloop.interception import BeforeStep
-from agentloop.journal import verify_records
-from agentloop.journal.fold import fold_records
 from agentloop.values import (
     Decision,
     Event,

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, to_json
+from agentloop.durable import MemoryJournal
+from agentloop.durable.fold import fold_records
 from agentloop.events import AgentStepStarted, ToolCallCompleted, ToolCallRecovered
 from agentloop.interception import AfterInference, BeforeExecution, BeforeStep, BeforeToolUse
-from agentloop.journal import MemoryJournal
-from agentloop.journal.fold import fold_records
 from agentloop.values import Event, ExecutionStatus, InDoubt, RecordKind, ToolStatus, approve
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import parse_json
 from tests.durability.world import RUN, MortalJournal, World, make_loop
-from tests.loop.recovery_bench import truncate
+from tests.durable.recovery_bench import truncate
 
 CALLS = [[("effect", "a"), ("idempotent", "b"), ("effect", "c")]]
 

@@ -11,8 +11,9 @@ from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import Tool
 from agentloop.events import AgentStepCompleted
-from agentloop.interception import RequireApproval, Resilience
-from agentloop.programs import RunProgram
+from agentloop.interception import RequireApproval
+from agentloop.models import RunProgram
+from agentloop.policies import Resilience
 from agentloop.values import Event, InDoubt
 from tests.durability.tools import EFFECTS, Script, ScriptedModel, make_flaky_tool, make_pool_tool, make_tools
 from tests.durability.trial_folder import TrialFolder

@@ -15,9 +15,9 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.tool import Tool
+from agentloop.durable import MemoryJournal
 from agentloop.errors import JournalError
 from agentloop.interception import RequireApproval
-from agentloop.journal import MemoryJournal
 from agentloop.values import (
     ExecutionHead,
     InDoubt,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolkits.calculator import calculate, calculator
 
 from agentloop.errors import ToolFailed
-from tests.tools.ensembles.running import run_call
+from tests.toolkits.running import run_call
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import pytest
 from durable.office import Office
 from durable.worker import ledger_path, respond
 
-from agentloop.cli.console import create_console
+from agentloop.service.cli.console import create_console
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
-from tests.cli import conftest as cli
 from tests.limits import LONGEST
+from tests.service.cli import conftest as cli
 
 neutral_environment = cli.neutral_environment
 EXAMPLES = Path(durable_demo.__file__).parent

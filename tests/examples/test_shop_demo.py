@@ -15,13 +15,13 @@ from shop.scripts import COMPLAINT, STATUS_LETTERS
 from shop_demo import APPROVED_VOUCHER_CENTS, LETTERS_MAX_STEPS, Person, complaint_loop, letters_loop
 
 from agentloop import AgentState, StopReason
-from agentloop.cli.agent_options import MODES, DriverOptions
-from agentloop.cli.console import create_console
-from agentloop.cli.execution import run_to_end
 from agentloop.events import ToolCallCached, ToolCallRetried
+from agentloop.service.cli.agent_options import MODES, DriverOptions
+from agentloop.service.cli.console import create_console
+from agentloop.service.cli.execution import run_to_end
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus
-from tests.cli import conftest as cli
+from tests.service.cli import conftest as cli
 
 neutral_environment = cli.neutral_environment
 DRIVERS_AND_MODES = [(driver, mode) for driver, modes in MODES.items() for mode in modes if mode != "program"]

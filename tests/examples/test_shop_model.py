@@ -12,11 +12,11 @@ from shop import scripted_model
 from shop.scripts import COMPLAINT
 from shop.tools import TOOLS
 
-from agentloop.cli.agent_options import MODES, DriverOptions
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.modes.react_mode import ReActJsonMode
-from agentloop.modes.structured import StructuredMode
+from agentloop.models.modes.react_mode import ReActJsonMode
+from agentloop.models.modes.structured import StructuredMode
+from agentloop.models.wire_formats.wire_format import wire_format
+from agentloop.service.cli.agent_options import MODES, DriverOptions
 from agentloop.values import (
     ErrorInfo,
     InferenceRequest,

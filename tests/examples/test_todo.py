@@ -8,7 +8,7 @@ from toolkits.todo import METADATA_KEY, todo, todo_items
 from agentloop import AgentState, from_json, to_json
 from agentloop.interception import after_tool_use, before_tool_use
 from agentloop.values import ToolStatus
-from tests.tools.ensembles.running import executions, run_calls, scripted_loop
+from tests.toolkits.running import executions, run_calls, scripted_loop
 
 
 def tasks(state: AgentState) -> list[tuple[int, str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.tools.ensembles import load_ensembles
+from agentloop.toolkits import load_ensembles
 from tests.loaded import loaded_python
 
 TOOLKITS = Path(__file__).parents[2] / "examples" / "toolkits"

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor, tool
+from agentloop.durable import MemoryJournal, replay
+from agentloop.durable.chain import verify_records
+from agentloop.durable.fold import fold_records
 from agentloop.events import ToolCallCompleted, ToolCallStarted, ValidationFailed
-from agentloop.interception import Permissions, RequireApproval, Resilience
-from agentloop.journal import MemoryJournal
-from agentloop.journal.chain import verify_records
-from agentloop.journal.fold import fold_records
-from agentloop.replay import replay
+from agentloop.interception import Permissions, RequireApproval
+from agentloop.policies import Resilience
 from agentloop.testing import ExecutorBench
 from agentloop.tools.coercion import NUMBER_FROM_TEXT
 from agentloop.values import Event, RecordKind, ToolStatus, approve, edit
-from tests.loop.recovery_bench import truncate
+from tests.durable.recovery_bench import truncate
 
 WRITTEN = '{"n": "3"}'
 

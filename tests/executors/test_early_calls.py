@@ -17,6 +17,7 @@ from attrs import field, frozen
 from agentloop import AgentLoop, AgentState, Interceptor, ToolCall, ToolCallingDriver, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanInfer
 from agentloop.contracts.can_execute_tool_calls import EagerCalls
+from agentloop.durable import MemoryJournal, replay
 from agentloop.errors import InvalidResponse
 from agentloop.events import (
     AbandonedToolCallEnded,
@@ -28,8 +29,6 @@ from agentloop.events import (
 )
 from agentloop.executors import ForwardingExecutor
 from agentloop.interception import BeforeToolUse
-from agentloop.journal import MemoryJournal
-from agentloop.replay import replay
 from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import Bounds, Event, InferenceDelta, InferenceRequest, ToolCalls, ToolExecutions, ToolStatus

@@ -11,9 +11,9 @@ import pytest
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ScriptedInference, Tool, ToolCall, tool
 from agentloop.contracts.tool import CanCallTools, CanContinueCall, InnerCalls, ToolPolicy
+from agentloop.durable import MemoryJournal
 from agentloop.events import AbandonedToolCallEnded, ToolCallAbandoned
 from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse, before_tool_use
-from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
 from agentloop.values import (
@@ -26,7 +26,7 @@ from agentloop.values import (
     approve,
     deny,
 )
-from tests.loop.recovery_bench import Model
+from tests.durable.recovery_bench import Model
 
 Batches = Sequence[Sequence[ToolCall]]
 

@@ -12,6 +12,7 @@ from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ToolContext, tool
 from agentloop.contracts.can_journal import Claim
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ClaimLost, JournalError, ToolUnavailable
 from agentloop.events import (
     AgentStepCompleted,
@@ -30,7 +31,6 @@ from agentloop.interception import (
     around_tool_use,
     before_tool_use,
 )
-from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
     ExecutionHead,
@@ -45,7 +45,7 @@ from agentloop.values import (
 )
 from agentloop.values.decisions import Suspend
 from agentloop.values.records import Reconciliation
-from tests.loop.recovery_bench import Model
+from tests.durable.recovery_bench import Model
 
 PAY = [("pay", {"n": 1})]
 Effects = Literal["pure", "idempotent", "effect"]

@@ -27,6 +27,7 @@ from agentloop import (
 from agentloop.contracts import ToolLike
 from agentloop.contracts.execution_scope import Resources
 from agentloop.contracts.tool import CanPrepareArguments
+from agentloop.durable import MemoryJournal
 from agentloop.errors import InvalidArguments, ToolUnavailable
 from agentloop.events import ToolCallCompleted, ToolCallProgressed
 from agentloop.executors import (
@@ -38,8 +39,8 @@ from agentloop.executors import (
     RemoteToolExecutor,
     run_remote_call,
 )
-from agentloop.interception import RequireApproval, Resilience
-from agentloop.journal import MemoryJournal
+from agentloop.interception import RequireApproval
+from agentloop.policies import Resilience
 from agentloop.testing import CrashableJournal, ExecutorKit
 from agentloop.values import (
     ErrorInfo,
@@ -62,10 +63,10 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.records import Reconciliation
 from agentloop.values.stop import StopSignal
+from tests.durable.recovery_bench import Model
 from tests.executors.far_tools import TOOLS
 from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
-from tests.loop.recovery_bench import Model
 
 SECOND = 0.02
 """How long a second of the toys takes, here and in the child process."""

@@ -54,9 +54,10 @@ from agentloop.events import (
     ToolDefinitionChanged,
 )
 from agentloop.events.bus import JoinedBus
-from agentloop.interception import CancellationToken, TimeLimit, after_tool_use, around_tool_use, before_tool_use
+from agentloop.interception import CancellationToken, after_tool_use, around_tool_use, before_tool_use
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import bind_executor
+from agentloop.policies import TimeLimit
 from agentloop.testing import ExecutorBench, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
 from agentloop.tools.decorator import collect_tools

@@ -10,10 +10,10 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, Tool, ToolCall, ToolExecutor, tool
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.interception import Resilience
-from agentloop.journal import MemoryJournal
-from agentloop.journal.fold import FoldedExecution
-from agentloop.journal.redaction import Redaction
+from agentloop.durable import MemoryJournal
+from agentloop.durable.fold import FoldedExecution
+from agentloop.durable.redaction import Redaction
+from agentloop.policies import Resilience
 from agentloop.testing import CrashableJournal
 from agentloop.values import JournalRecord, RecordKind, RetryPolicy, ToolStatus
 from agentloop.values.json import EMPTY_OBJECT

@@ -13,17 +13,17 @@ from typing import Any, Final
 from mcp_types import CallToolResult, ListToolsResult
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver
-from agentloop.inference.wire_formats.framing import EventReader, JsonLines
-from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.journal import MemoryJournal, Redaction
+from agentloop.durable import MemoryJournal, Redaction
 from agentloop.mcp.sdk.answers import Answers
 from agentloop.mcp.sdk.session import _read_result, _remote_tools
 from agentloop.mcp.sdk.transports import EventSplitter, parse_message
 from agentloop.mcp.servers import load_servers
-from agentloop.server import Principal, Scope
-from agentloop.server.ag_ui import AgUiEvents, start_run
-from agentloop.server.executions import LocalExecutions, RecordedExecutions
-from agentloop.server.operations import (
+from agentloop.models.wire_formats.framing import EventReader, JsonLines
+from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
+from agentloop.service.server import Principal, Scope
+from agentloop.service.server.ag_ui import AgUiEvents, start_run
+from agentloop.service.server.executions import LocalExecutions, RecordedExecutions
+from agentloop.service.server.operations import (
     MAX_DECISIONS,
     Operations,
     ServerLimits,
@@ -32,13 +32,13 @@ from agentloop.server.operations import (
     read_decision,
     read_message,
 )
-from agentloop.server.record_events import ServerEvent
+from agentloop.service.server.record_events import ServerEvent
+from agentloop.service.trace import TraceReader, build_trace
+from agentloop.toolkits.front_matter import read_front_matter
+from agentloop.toolkits.http import _Decoder
 from agentloop.tools import SchemaValidator
-from agentloop.tools.ensembles.http import _Decoder
 from agentloop.tools.fitting import fit_call
-from agentloop.tools.front_matter import read_front_matter
 from agentloop.tools.patterns import MAX_CHARACTERS, compile_pattern
-from agentloop.trace import TraceReader, build_trace
 from agentloop.values import AgentState, Bounds, InferenceResponse
 from agentloop.values.batches import parse_key
 from agentloop.values.bounds import DEFAULT_BOUNDS
@@ -49,7 +49,7 @@ from agentloop.values.serialization import from_json, to_json
 from agentloop.values.tool_calls import ToolSpec
 from tests.fuzz import documents, shapes
 from tests.fuzz.shapes import Reader
-from tests.server.front import payer
+from tests.service.server.front import payer
 
 _ADA: Final = Principal(name="ada", scopes=frozenset(Scope))
 _UNBOUNDED: Final = Bounds(schema_steps=float("inf"))

@@ -12,20 +12,20 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from agentloop.cli.console import as_one_line
 from agentloop.errors import AgentLoopError
-from agentloop.interception import PersonalData
 from agentloop.mcp.sdk.transports import parse_message
 from agentloop.mcp.session import ConnectionLost
-from agentloop.modes import ReActDecision
-from agentloop.modes.react_reading import read_json_decision, read_text_decision
-from agentloop.server.access import RequestRefused
-from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
+from agentloop.models import ReActDecision
+from agentloop.models.modes.react_reading import read_json_decision, read_text_decision
+from agentloop.models.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
+from agentloop.policies import PersonalData
+from agentloop.policies.web_addresses import WebAddress
+from agentloop.service.cli.console import as_one_line
+from agentloop.service.server.access import RequestRefused
+from agentloop.toolkits.front_matter import read_front_matter
+from agentloop.toolkits.html_text import html_to_text
+from agentloop.toolkits.source_files import find_toml_lines
 from agentloop.tools import SchemaValidator
-from agentloop.tools.front_matter import read_front_matter
-from agentloop.tools.html_text import html_to_text
-from agentloop.tools.source_files import find_toml_lines
-from agentloop.tools.web_addresses import WebAddress
 from agentloop.values import InferenceRequest, Message
 from agentloop.values.json import (
     EMPTY_OBJECT,

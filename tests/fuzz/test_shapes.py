@@ -17,7 +17,7 @@ PER_CHARACTER = 600
 
 
 LONG_WAYS = {"calls in text", "calls in a stream"}
-"""They read in a dozen formats; `tests/text_calls/test_hostile.py` counts their steps for shapes of its own in every run."""
+"""They read in a dozen formats; `tests/models/text_calls/test_hostile.py` counts their steps for shapes of its own in every run."""
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from agentloop.errors import DecisionError
 from agentloop.events import EventBus
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
 from agentloop.testing import Ledger, toy_tools
-from agentloop.tools.ensembles import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import (
     Decision,
     ExecutionStatus,

@@ -39,19 +39,16 @@ from agentloop.interception import (
     AfterToolUse,
     BeforeInference,
     BeforeStep,
-    EgressApproval,
-    Guardrails,
     InterceptorStack,
-    PriceTable,
     RequireApproval,
     Rule,
     StopOnRepeatedCalls,
-    SummarizeHistory,
     ToolSelection,
     after_step,
     after_tool_use,
     before_inference,
 )
+from agentloop.policies import EgressApproval, Guardrails, PriceTable, SummarizeHistory
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 from tests.limits import LONGEST

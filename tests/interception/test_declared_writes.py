@@ -23,6 +23,7 @@ from agentloop import (
     interception,
 )
 from agentloop.contracts import CanIntercept
+from agentloop.durable import MemoryJournal, replay
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.events import InterceptorRan, ToolCallCompleted
 from agentloop.interception import (
@@ -31,13 +32,10 @@ from agentloop.interception import (
     AroundToolUse,
     BeforeStep,
     BeforeToolUse,
-    Guardrails,
     InterceptorStack,
     Permissions,
-    PrefixGuard,
     ProceedInference,
     ProceedToolUse,
-    ReplaceAnswer,
     StepLimit,
     ToolSelection,
     after_tool_use,
@@ -47,8 +45,7 @@ from agentloop.interception import (
     before_tool_use,
     on_error,
 )
-from agentloop.journal import MemoryJournal
-from agentloop.replay import replay
+from agentloop.policies import Guardrails, PrefixGuard, ReplaceAnswer
 from agentloop.testing import CountingIds, InterceptorKit, LawViolation, Ledger, ManualClock, toy_call, toy_tools
 from agentloop.values import (
     ExecutionStatus,

@@ -44,7 +44,7 @@ from agentloop.interception import (
     before_step,
     before_tool_use,
 )
-from agentloop.interception.resilience import AttemptTimeout, Deadline
+from agentloop.policies import AttemptTimeout, Deadline
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import (
     Effect,

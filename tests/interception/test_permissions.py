@@ -13,7 +13,7 @@ from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInfe
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
 from agentloop.testing import Ledger, toy_call, toy_tools
-from agentloop.tools.ensembles import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import Event, answer, approve, edit
 from agentloop.values.secrets import MASK, SecretFields
 

@@ -10,7 +10,7 @@ import pytest
 
 from agentloop import AgentLoop, AgentState, Interceptor, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolUnavailable
-from agentloop.interception.resilience import Resilience, Retry
+from agentloop.policies import Resilience, Retry
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import ToolExecution
 from agentloop.values.points import AroundToolUse, ProceedToolUse

@@ -18,7 +18,7 @@ from agentloop.values import Image, ToolExecution, ToolResult
 from agentloop.values.points import AfterToolUse
 from tests.compilers.conversations import call_message, with_question, with_steps
 from tests.generated import examples
-from tests.interception.resilience.worker import Worker, run_loop, work
+from tests.policies.resilience.worker import Worker, run_loop, work
 
 
 def has_warning(execution: ToolExecution) -> bool:

@@ -14,13 +14,13 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, 
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ToolDefinitionError
 from agentloop.executors import ProgressReport, RemoteCall, RemoteResult, RemoteToolExecutor
-from agentloop.inference import LLMConfig
-from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.interception import BeforeInference, ToolCriterion, ToolSearch, ToolSelection, before_inference
-from agentloop.interception.tool_search import ToolRanking
-from agentloop.programs import RunProgram
+from agentloop.interception import BeforeInference, ToolCriterion, ToolSelection, before_inference
+from agentloop.models import LLMConfig, RunProgram
+from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
+from agentloop.policies import ToolSearch
+from agentloop.policies.tool_search import ToolRanking
 from agentloop.testing import InterceptorKit, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
-from agentloop.tools import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolSpec, ToolStatus, from_json, to_json
 from tests.generated import examples
 

@@ -32,6 +32,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanCompileMessages, Tool
 from agentloop.drivers import Driver
+from agentloop.durable import MemoryJournal
 from agentloop.errors import (
     ConfigurationError,
     ContractViolation,
@@ -50,12 +51,11 @@ from agentloop.events import (
     ToolCallStarted,
 )
 from agentloop.events.bus import emit_soon
-from agentloop.inference import LLMConfig
 from agentloop.interception import after_execution, after_step, before_execution, before_step, before_tool_use, on_stop
-from agentloop.journal import MemoryJournal
 from agentloop.loop.event_stream import EventStream
+from agentloop.models import LLMConfig
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
-from agentloop.tools.ensembles import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import (
     AgentStep,
     Event,

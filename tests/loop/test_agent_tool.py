@@ -39,7 +39,7 @@ from agentloop.errors import DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.events.operations import QUEUE_SECONDS
 from agentloop.interception import BeforeToolUse, before_tool_use
-from agentloop.interception.resilience import Resilience
+from agentloop.policies import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.values import (
     CallSuspended,

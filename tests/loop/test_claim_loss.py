@@ -13,6 +13,7 @@ import pytest
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_journal import Claim
+from agentloop.durable import Journal, MemoryJournal, SqliteJournal, open_journal
 from agentloop.errors import ClaimLost, ExecutionClaimed, JournalError
 from agentloop.events import (
     AgentExecutionInterrupted,
@@ -21,16 +22,15 @@ from agentloop.events import (
     ProtocolMonitor,
     ToolCallCompleted,
 )
-from agentloop.inference.scripted import ScriptedInference
 from agentloop.interception import RequireApproval
-from agentloop.journal import Journal, MemoryJournal, SqliteJournal, open_journal
+from agentloop.models.scripted import ScriptedInference
 from agentloop.testing.journal_network import UnreliableJournal
-from agentloop.tools.ensembles import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import CallSuspended, ErrorInfo, InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
 from agentloop.values.event import Event
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus
-from tests.journal.records import append_records
+from tests.durable.records import append_records
 
 SECONDS = 10.0
 """How long a test waits for an end that has to come at once."""

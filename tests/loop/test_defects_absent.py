@@ -31,8 +31,8 @@ from agentloop.contracts import ToolPolicy
 from agentloop.drivers import Driver, StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.events import InterceptorRan, ToolCallBlocked, ToolCallCompleted, ToolCallRejected, ToolCallStarted
-from agentloop.inference import LLMConfig, wire_format
 from agentloop.interception import after_step, after_tool_use, before_tool_use
+from agentloop.models import LLMConfig, wire_format
 from agentloop.testing import Ledger, LoopClock, ToyTool, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event, InferenceRequest, Message, ResponsePart, ToolExecutions, ToolStatus
 from agentloop.values.batches import ToolCalls

@@ -45,8 +45,8 @@ from agentloop.interception import (
 from agentloop.loop import handed_over_by
 from agentloop.loop.handoff import HandoffTool
 from agentloop.testing import CountingIds, ManualClock
-from agentloop.tools.ensembles import Ensemble
-from agentloop.tools.ensembles.overrides import ToolOverride
+from agentloop.toolkits import Ensemble
+from agentloop.toolkits.overrides import ToolOverride
 from agentloop.values import (
     Event,
     ExecutionStatus,

@@ -28,17 +28,17 @@ from agentloop import (
     tool,
 )
 from agentloop.compilers import history as conversation
-from agentloop.inference.http_client import in_process_client
-from agentloop.inference.wire_formats import decoding
-from agentloop.inference.wire_formats.openai_chat import requests
-from agentloop.journal import MemoryJournal
+from agentloop.durable import MemoryJournal
 from agentloop.loop.inbox import Inboxes
+from agentloop.models.http_client import in_process_client
+from agentloop.models.wire_formats import decoding
+from agentloop.models.wire_formats.openai_chat import requests
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
 from agentloop.values import Text, serialization
-from tests.inference.loopback import completion
-from tests.inference.loopback_inference import inference_for
+from tests.models.loopback import completion
+from tests.models.loopback_inference import inference_for
 
 PACKAGE = str(Path(agentloop.__file__).parent)
 CALLS_PER_STEP = 2

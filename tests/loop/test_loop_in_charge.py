@@ -30,10 +30,11 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanCompileMessages
+from agentloop.durable import MemoryJournal, fork
 from agentloop.errors import ExecutionError
-from agentloop.interception import BeforeExecution, BeforeStep, StepLimit, ToolCallLimit, before_execution, before_step
-from agentloop.interception.guardrails import Guardrails, Inspection, ReplaceAnswer
-from agentloop.journal import MemoryJournal, fork
+from agentloop.interception import BeforeExecution, BeforeStep, StepLimit, before_execution, before_step
+from agentloop.policies import ToolCallLimit
+from agentloop.policies.guardrails import Guardrails, Inspection, ReplaceAnswer
 from agentloop.values import (
     Bounds,
     ExecutionStatus,

@@ -14,12 +14,12 @@ from agentloop import AgentLoop, LLMConfig, ScriptedInference, ToolCall, ToolCal
 from agentloop.compilers import ConversationWithCurrentToolTrace
 from agentloop.contracts import CanInfer
 from agentloop.errors import ConfigurationError
-from agentloop.inference import HttpInference
 from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
+from agentloop.models import HttpInference
 from agentloop.values import HostedTool, InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
 from agentloop.values.records import InDoubt
 from agentloop.values.secrets import Secret
-from tests.inference.loopback import loopback, respond_text
+from tests.models.loopback import loopback, respond_text
 
 
 @tool(effect="pure")

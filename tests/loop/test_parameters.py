@@ -24,8 +24,8 @@ from agentloop import (
     ToolExecutor,
     tool,
 )
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ConfigurationError, InvalidParameter, NoOutput
-from agentloop.journal import MemoryJournal
 from agentloop.values import approve
 
 untyped: Any = AgentLoop

@@ -38,6 +38,7 @@ from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
+from agentloop.durable import MemoryJournal
 from agentloop.errors import JournalFull, ProviderUnavailable
 from agentloop.events import (
     AgentExecutionStarted,
@@ -47,7 +48,6 @@ from agentloop.events import (
     ToolCallCompleted,
 )
 from agentloop.interception import AfterToolUse, OnError, after_tool_use, before_step, on_error
-from agentloop.journal import MemoryJournal
 from agentloop.testing import CountingIds, CrashableJournal, ManualClock, run_in_virtual_time
 from agentloop.values import (
     Event,

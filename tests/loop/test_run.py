@@ -32,6 +32,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer
+from agentloop.durable import MemoryJournal
 from agentloop.errors import (
     ContractViolation,
     ExecutionError,
@@ -41,7 +42,6 @@ from agentloop.errors import (
     NoOutput,
     ProviderUnavailable,
 )
-from agentloop.journal import MemoryJournal
 from agentloop.loop import SyncTextStream, TextStream
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (

@@ -26,6 +26,7 @@ from agentloop import (
     to_json,
     tool,
 )
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ContractViolation, InboxClosed
 from agentloop.events import (
     AgentStepCompleted,
@@ -35,7 +36,6 @@ from agentloop.events import (
     MessageReceived,
 )
 from agentloop.interception import RequireApproval, after_execution, after_step, before_execution, before_step, on_stop
-from agentloop.journal import MemoryJournal
 from agentloop.loop import Inbox
 from agentloop.loop.inbox import Inboxes
 from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools

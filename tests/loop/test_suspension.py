@@ -34,6 +34,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanExecuteToolCalls, CanJournal, Tools
+from agentloop.durable import MemoryJournal, SqliteJournal
 from agentloop.errors import DecisionError
 from agentloop.events import (
     AgentExecutionStarted,
@@ -55,7 +56,6 @@ from agentloop.interception import (
     on_error,
     on_stop,
 )
-from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.testing import Ledger, ManualClock, toy_tools
 from agentloop.values import (
     Decision,

@@ -27,11 +27,10 @@ from agentloop.interception import (
     Rule,
     StopOnRepeatedCalls,
     ToolCriterion,
-    ToolSearch,
     ToolSelection,
 )
-from agentloop.interception.resilience import Resilience
-from agentloop.tools import Ensemble
+from agentloop.policies import Resilience, ToolSearch
+from agentloop.toolkits import Ensemble
 from agentloop.values import CallPolicy, ExecutionStatus, ToolChoice
 from tests.loop.test_discovery import FixedGroup, tool_named
 

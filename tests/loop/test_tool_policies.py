@@ -11,9 +11,8 @@ import pytest
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, handoff_to, tool
 from agentloop.contracts import CanIntercept, Tool
 from agentloop.errors import ToolUnavailable
-from agentloop.interception import Resilience
-from agentloop.interception.resilience import Cache, Deadline, RateLimiter, Retry
-from agentloop.tools import Ensemble
+from agentloop.policies import Cache, Deadline, RateLimiter, Resilience, Retry
+from agentloop.toolkits import Ensemble
 from agentloop.values import (
     CachePolicy,
     CircuitPolicy,

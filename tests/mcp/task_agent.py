@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
-from agentloop.journal import SqliteJournal
+from agentloop.durable import SqliteJournal
 from agentloop.values import InDoubt, InferenceRequest, InferenceResponse
 from tests.mcp.running import on_sdk
 

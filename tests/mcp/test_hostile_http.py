@@ -22,7 +22,7 @@ from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import NO_TIMEOUTS
 from tests.mcp.test_hostile_servers import SETTINGS, TIMEOUT, local
-from tests.tools.ensembles.running import executions, run_calls
+from tests.toolkits.running import executions, run_calls
 
 JSON, EVENTS = "application/json", "text/event-stream"
 

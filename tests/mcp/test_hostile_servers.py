@@ -17,7 +17,7 @@ from agentloop.tools import tool
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import hostile
-from tests.tools.ensembles.running import executions, run_calls
+from tests.toolkits.running import executions, run_calls
 
 TIMEOUT = 1.0
 """Seconds to wait for a response that never comes."""

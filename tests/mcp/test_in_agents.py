@@ -28,7 +28,7 @@ from agentloop.mcp import server_process
 from agentloop.values import ToolStatus, approve
 from tests.limits import LONGEST, jump
 from tests.mcp.running import small, wait_for_note
-from tests.tools.ensembles.running import executions, scripted_loop
+from tests.toolkits.running import executions, scripted_loop
 
 pytestmark = pytest.mark.usefixtures("descriptors")
 

@@ -23,7 +23,7 @@ from tests.mcp.running import (
     server_pids,
     wait_until_gone,
 )
-from tests.tools.ensembles.running import Call, executions, run_calls, scripted_loop
+from tests.toolkits.running import Call, executions, run_calls, scripted_loop
 
 
 @pytest.fixture(params=["stdio", "http"])

@@ -12,7 +12,7 @@ from agentloop.mcp import McpEnsemble
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import NO_TIMEOUTS, everything_at, free_port, small_at, wait_for_note
-from tests.tools.ensembles.running import Call, executions, scripted_loop
+from tests.toolkits.running import Call, executions, scripted_loop
 
 
 @pytest.mark.usefixtures("descriptors")

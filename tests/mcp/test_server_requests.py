@@ -14,7 +14,7 @@ from agentloop import ToolExecution
 from agentloop.mcp import McpEnsemble
 from agentloop.values import ToolStatus
 from tests.mcp.running import NO_TIMEOUTS, SINCE_2026
-from tests.tools.ensembles.running import executions, run_calls
+from tests.toolkits.running import executions, run_calls
 
 REQUESTING = str(Path(__file__).with_name("requesting_server.py"))
 ERAS = pytest.mark.parametrize("era", ["2025", pytest.param("2026", marks=SINCE_2026)])

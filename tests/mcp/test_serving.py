@@ -288,9 +288,7 @@ async def test_port_0_is_any_free_port() -> None:
 
 async def test_the_ensembles_of_a_file_are_served(tmp_path: Path) -> None:
     """The tools of a TOML file are served."""
-    (tmp_path / "tools.toml").write_text(
-        '[ensembles.texts]\nuse = "agentloop.tools.ensembles.summarization:summarization"\n'
-    )
+    (tmp_path / "tools.toml").write_text('[ensembles.texts]\nuse = "agentloop.toolkits.summarization:summarization"\n')
     async with serve(str(tmp_path / "tools.toml")) as server:
         assert (await call(server, "condense", text="One. Two.", sentences=2)).value == "One. Two."
 

@@ -19,7 +19,7 @@ from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, ExecutionStatus, Image, Text, ToolResult, ToolStatus
 from tests.limits import LONGEST, jump
 from tests.mcp.running import NO_TIMEOUTS, is_running, small, wait_for_note, wait_until_gone
-from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
+from tests.toolkits.running import Call, executions, run_call, run_calls, scripted_loop
 
 
 # Hostile servers, lost connections and authorization have tests over HTTP in every run.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentloop import AgentState
+from agentloop.durable import SqliteJournal
 from agentloop.events import ToolCallRecovered
-from agentloop.journal import SqliteJournal
 from agentloop.values import ExecutionStatus, RecordKind, ToolExecution, approve
 from tests.loaded import loaded_python
 from tests.mcp.running import wait_for_note

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ConfigurationError, ToolDefinitionError
-from agentloop.interception import EgressApproval, RequireApproval, Rule
+from agentloop.interception import RequireApproval, Rule
 from agentloop.mcp import McpEnsemble
-from agentloop.tools.ensembles.statements import Trust
+from agentloop.policies import EgressApproval
+from agentloop.toolkits.statements import Trust
 from agentloop.values import Authority, Effect, Statement, approve
 from tests.mcp.running import NO_TIMEOUTS, small, small_entry
-from tests.tools.ensembles.running import Call, executions, run_calls, scripted_loop
+from tests.toolkits.running import Call, executions, run_calls, scripted_loop
 
 
 async def test_what_a_server_says_is_on_record_and_not_obeyed() -> None:

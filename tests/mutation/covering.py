@@ -16,7 +16,7 @@ from pathlib import Path
 import coverage
 import pytest
 
-ROOMS = ("loop", "executors", "interception", "journal", "modes")
+ROOMS = ("loop", "executors", "interception", "policies", "durable", "models")
 """The rooms whose mutants are judged."""
 _MAX_CASES = 30
 # Only of these rooms: what is not measured runs at its usual speed.

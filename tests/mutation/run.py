@@ -31,20 +31,24 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutation"
 SURVIVORS = Path(__file__).parent / "survivors.md"
 FOLDERS = (
-    *(
-        "cli",
-        "compilers",
-        "drivers",
-        "durability",
-        "events",
-        "executors",
-        "inference",
-        "interception",
-        "journal",
-        "loop",
-        "modes",
-    ),
-    *("programs", "regressions", "replay", "telemetry", "testing", "tools", "values"),
+    "agents",
+    "compilers",
+    "drivers",
+    "durability",
+    "durable",
+    "events",
+    "executors",
+    "interception",
+    "loop",
+    "models",
+    "policies",
+    "regressions",
+    "service/cli",
+    "service/telemetry",
+    "testing",
+    "toolkits",
+    "tools",
+    "values",
 )
 """The folders of the tests that are measured; those that run a mutated line are run."""
 _TEST_FOLDERS = [f"tests/{name}" for name in FOLDERS]

@@ -13,8 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.durable import SqliteJournal
 from agentloop.errors import AgentLoopError
-from agentloop.journal import SqliteJournal
 
 TIMEOUT = 5
 """The seconds after which a forked child counts as blocked; it normally takes milliseconds."""

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from agentloop import AgentLoop, ReActDriver, ScriptedInference, ToolCallingDriver, tool
+from agentloop.durable import SqliteJournal
 from agentloop.errors import AgentLoopError, ToolDefinitionError
 from agentloop.executors import ToolExecutor
-from agentloop.journal import SqliteJournal
 from agentloop.mcp import McpEnsemble
-from agentloop.text_calls import read_calls
-from agentloop.tools.ensembles.files import files
-from agentloop.tools.ensembles.sqlite import sqlite
+from agentloop.models.text_calls import read_calls
+from agentloop.toolkits.files import files
+from agentloop.toolkits.sqlite import sqlite
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values import Bounds, Effect, ToolSpec
-from tests.inference.loopback import completion, loopback, respond
-from tests.inference.loopback_inference import QUESTION, bound, inference_for
 from tests.mcp.test_hostile_http import JSON, response, server_with
+from tests.models.loopback import completion, loopback, respond
+from tests.models.loopback_inference import QUESTION, bound, inference_for
 from tests.regressions.strangers_server import doubling
-from tests.tools.ensembles.running import executions, run_call, run_calls
+from tests.toolkits.running import executions, run_call, run_calls
 
 SERVER = str(Path(__file__).with_name("strangers_server.py"))
 MEGABYTE = 1 << 20

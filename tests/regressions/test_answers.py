@@ -28,8 +28,8 @@ from agentloop.values import (
     to_json,
 )
 from agentloop.values.policies import RetryPolicy
-from tests.inference.chat_stream import CALLS_END, call_chunk, chunk, stream_text
-from tests.inference.loopback import (
+from tests.models.chat_stream import CALLS_END, call_chunk, chunk, stream_text
+from tests.models.loopback import (
     KEY,
     Loopback,
     Reply,
@@ -39,7 +39,7 @@ from tests.inference.loopback import (
     respond_json,
     respond_text,
 )
-from tests.inference.loopback_inference import NO_WAIT, QUESTION
+from tests.models.loopback_inference import NO_WAIT, QUESTION
 
 ONCE = RetryPolicy(max_attempts=1)
 DONE = "That is all."

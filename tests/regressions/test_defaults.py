@@ -39,9 +39,9 @@ from agentloop import (
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow
 from agentloop.contracts import CanCompileMessages, CanIntercept, Tool
 from agentloop.drivers import Driver, StepDraft
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ExecutionFailed, ProviderUnavailable
 from agentloop.events import ToolCallCompleted
-from agentloop.inference import wire_format
 from agentloop.interception import (
     after_execution,
     after_inference,
@@ -55,7 +55,7 @@ from agentloop.interception import (
     before_tool_use,
     on_stop,
 )
-from agentloop.journal import MemoryJournal
+from agentloop.models import wire_format
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import (
     Event,
@@ -77,8 +77,8 @@ from agentloop.values.points import (
     OnError,
     ProceedInference,
 )
-from tests.inference.loopback import Reply, loopback, respond_chunked, respond_json
-from tests.inference.loopback_inference import inference_for
+from tests.models.loopback import Reply, loopback, respond_chunked, respond_json
+from tests.models.loopback_inference import inference_for
 
 ROOT = Path(__file__).parents[2]
 

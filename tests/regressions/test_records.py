@@ -36,8 +36,9 @@ from agentloop import (
     ToolExecution,
     tool,
 )
-from agentloop.cli.main import main
 from agentloop.contracts.can_journal import Claim
+from agentloop.durable import Journal, MemoryJournal, SqliteJournal
+from agentloop.durable.sqlite.schema import SCHEMA_VERSION
 from agentloop.errors import (
     ConfigurationError,
     DecisionError,
@@ -53,9 +54,9 @@ from agentloop.events.execution import (
     AgentExecutionStopped,
     AgentExecutionSuspended,
 )
-from agentloop.interception import AroundToolUse, BeforeStep, ProceedToolUse, Resilience
-from agentloop.journal import Journal, MemoryJournal, SqliteJournal
-from agentloop.journal.sqlite.schema import SCHEMA_VERSION
+from agentloop.interception import AroundToolUse, BeforeStep, ProceedToolUse
+from agentloop.policies import Resilience
+from agentloop.service.cli.main import main
 from agentloop.values import (
     Event,
     ExecutionHead,
@@ -70,7 +71,7 @@ from agentloop.values import (
 )
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.records import DidNotHappen
-from tests.loop.recovery_bench import Model
+from tests.durable.recovery_bench import Model
 
 ROOT = Path(__file__).parents[2]
 RUN = "run"
@@ -891,7 +892,7 @@ LISTING = """
 import os, sys
 if os.access(sys.argv[1], os.W_OK):
     sys.exit("can write")
-from agentloop.cli.main import main
+from agentloop.service.cli.main import main
 main(["runs", "list", "--json", "--journal", sys.argv[2]])
 """
 WITHOUT_ROOT_PRIVILEGES = """

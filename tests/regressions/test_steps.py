@@ -45,6 +45,7 @@ from agentloop.contracts.can_accept import CanAcceptToolRuntime
 from agentloop.contracts.tool import ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.drivers import StepDraft
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ContractViolation, ProviderUnavailable
 from agentloop.events import (
     AgentExecutionCompleted,
@@ -64,12 +65,12 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agentloop.inference import LLMConfig
-from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.interception import Resilience, ToolSelection, before_tool_use
-from agentloop.journal import MemoryJournal
+from agentloop.interception import ToolSelection, before_tool_use
+from agentloop.models import LLMConfig
+from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
+from agentloop.policies import Resilience
 from agentloop.testing import LoopClock, run_in_virtual_time
-from agentloop.tools.ensembles import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import (
     Event,
     ExecutionStatus,

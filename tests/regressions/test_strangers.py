@@ -30,25 +30,26 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.cli.execution import TerminalApprover
 from agentloop.contracts import ToolPolicy
+from agentloop.durable import SqliteJournal
 from agentloop.errors import ConfigurationError, InferenceError, MalformedArguments, ToolUnavailable
 from agentloop.events import ToolDefinitionChanged
-from agentloop.inference import RecordingInference
-from agentloop.interception import Budget, RequireApproval
-from agentloop.journal import SqliteJournal
+from agentloop.interception import RequireApproval
 from agentloop.mcp import McpEnsemble
+from agentloop.models import RecordingInference
+from agentloop.policies import Budget
+from agentloop.service.cli.execution import TerminalApprover
 from agentloop.testing import run_in_virtual_time
-from agentloop.tools.ensembles.files import files
-from agentloop.tools.ensembles.sqlite import sqlite
+from agentloop.toolkits.files import files
+from agentloop.toolkits.sqlite import sqlite
 from agentloop.values import ExecutionStatus, Image, PendingCall, ToolStatus
 from agentloop.values.decisions import approve
-from tests.cli import conftest as cli
-from tests.inference.loopback import KEY
-from tests.inference.loopback_inference import QUESTION, inference_for
 from tests.loaded import LoadedProcess, loaded_agentloop, loaded_process
 from tests.mcp.running import free_port, small_entry
-from tests.tools.ensembles.running import executions, run_call, scripted_loop
+from tests.models.loopback import KEY
+from tests.models.loopback_inference import QUESTION, inference_for
+from tests.service.cli import conftest as cli
+from tests.toolkits.running import executions, run_call, scripted_loop
 
 ROOT = Path(__file__).parents[2]
 SERVER = str(Path(__file__).with_name("strangers_server.py"))
@@ -385,7 +386,7 @@ def test_hints_name_this_distribution(place: str, tmp_path: Path) -> None:
         missing, arguments = ("click", ["demo"]) if place == "command line" else ("mcp", ["mcp", "serve", "t.py"])
         (tmp_path / "t.py").write_text(BANK)
         # A new process: the module must not have been imported before.
-        code = f"import sys; sys.modules[{missing!r}] = None; from agentloop.cli.main import main; main({arguments!r})"
+        code = f"import sys; sys.modules[{missing!r}] = None; from agentloop.service.cli.main import main; main({arguments!r})"
         text = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         ).stderr
@@ -670,7 +671,7 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
-from agentloop.cli.main import main
+from agentloop.service.cli.main import main
 main(["demo"])
 """
 

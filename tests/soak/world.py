@@ -33,12 +33,12 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
+from agentloop.durable import MemoryJournal
 from agentloop.errors import InvalidResponse, ProviderUnavailable
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.grammar import ProtocolMonitor
-from agentloop.journal import MemoryJournal
 from agentloop.testing import CountingIds, LoopClock, VirtualTimeLoop
-from agentloop.tools.ensembles import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import (
     Event,
     ExecutionStatus,

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from agentloop import tool
 from agentloop.compilers import ClearOldResults, ConversationWithCurrentToolTrace, SlidingWindow, WholeConversation
 from agentloop.contracts import CanCompileMessages
-from agentloop.inference import FallbackInference
-from agentloop.interception.resilience import MemoryStore
-from agentloop.journal import MemoryJournal
-from agentloop.modes import get_mode
+from agentloop.durable import MemoryJournal
+from agentloop.models import FallbackInference, get_mode
+from agentloop.policies import MemoryStore
 from agentloop.testing import (
     NOTATIONS,
     CompilerKit,

@@ -9,7 +9,8 @@ import pytest
 
 from agentloop import Interceptor, ToolCallingDriver, ToolExecutor
 from agentloop.contracts import CanInfer, CanIntercept
-from agentloop.interception import BeforeToolUse, Resilience
+from agentloop.interception import BeforeToolUse
+from agentloop.policies import Resilience
 from agentloop.testing import EagerStartKit
 from agentloop.testing.equivalence_kit import PointRecorder
 from agentloop.values import Effect

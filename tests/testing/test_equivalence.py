@@ -10,7 +10,7 @@ from attrs import evolve
 
 from agentloop import ReActDriver, ToolCallingDriver
 from agentloop.contracts import CanUseTools
-from agentloop.modes import TextMode, get_mode
+from agentloop.models import TextMode, get_mode
 from agentloop.testing import NOTATIONS, EquivalenceKit, LawViolation, Scenario, ScriptedTurn
 from agentloop.values import InferenceResponse, Text
 from tests.generated import examples

@@ -11,12 +11,12 @@ import pytest
 
 from agentloop import AgentLoop
 from agentloop.errors import ConfigurationError, ExecutionFailed, InvalidResponse, ProviderUnavailable
-from agentloop.inference import HttpInference, LLMConfig
+from agentloop.models import HttpInference, LLMConfig
 from agentloop.testing import Fault, FaultPlan, faulty_client, recorded_exchanges, replayed_exchanges
 from agentloop.values.policies import RetryPolicy
-from tests.inference.chat_stream import stream_text
-from tests.inference.loopback import KEY, Loopback, Reply, loopback, respond_json, respond_text
-from tests.inference.loopback_inference import QUESTION, config_for
+from tests.models.chat_stream import stream_text
+from tests.models.loopback import KEY, Loopback, Reply, loopback, respond_json, respond_text
+from tests.models.loopback_inference import QUESTION, config_for
 
 ONCE = RetryPolicy(max_attempts=1)
 

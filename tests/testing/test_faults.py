@@ -12,6 +12,7 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, SqliteJournal, TimeLimit, ToolCall, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanAccessToolContext, CanPrepareArguments, CanUseInline, CanUseThread, Tool
+from agentloop.durable import MemoryJournal
 from agentloop.errors import (
     ClaimLost,
     ConfigurationError,
@@ -21,10 +22,9 @@ from agentloop.errors import (
     RateLimited,
 )
 from agentloop.events import EventBus, ToolCallAbandoned
-from agentloop.interception import Resilience
-from agentloop.journal import MemoryJournal
+from agentloop.policies import Resilience
 from agentloop.testing import CountingIds, Fault, FaultPlan, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.tools import Ensemble
+from agentloop.toolkits import Ensemble
 from agentloop.values import AgentState, Effect, Event, ExecutionStatus, ToolStatus, approve
 from agentloop.values.policies import RetryPolicy
 

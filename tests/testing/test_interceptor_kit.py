@@ -23,7 +23,8 @@ from agentloop import (
 )
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError
-from agentloop.interception import AfterToolUse, BeforeToolUse, EgressApproval, Guardrails, ReplaceAnswer
+from agentloop.interception import AfterToolUse, BeforeToolUse
+from agentloop.policies import EgressApproval, Guardrails, ReplaceAnswer
 from agentloop.testing import InterceptorKit, LawViolation, check_laws
 from tests.generated import examples
 from tests.testing.zoo.interceptors import WritesMoreThanDeclared

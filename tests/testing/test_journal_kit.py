@@ -9,8 +9,8 @@ from tempfile import mkdtemp
 import pytest
 
 from agentloop.contracts import CanJournal, Claim
+from agentloop.durable import MemoryJournal, SqliteJournal
 from agentloop.errors import JournalError
-from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.testing import JournalKit, LawViolation
 from agentloop.values.records import ExecutionHead, JournalRecord
 from tests.testing.zoo.journals import AllowsTwoClaims, DeletesClaimedExecutions, GivesOneToken

@@ -13,9 +13,8 @@ from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler
 from agentloop.contracts.tool import ToolLike
 from agentloop.drivers import ForwardingDriver, ReActDriver, ScriptedDriver
+from agentloop.durable import MemoryJournal, replay
 from agentloop.executors import ForwardingExecutor
-from agentloop.journal import MemoryJournal
-from agentloop.replay import replay
 from agentloop.testing import DriverKit, ExecutorKit, FileLedger, InferenceKit, Ledger, Scenario, ToolKit, toy_tools
 from agentloop.values.json import parse_json
 from tests.executors.json_lines import Child, ChildExecutor

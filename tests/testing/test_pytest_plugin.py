@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from tests.inference.loopback import completion
+from tests.models.loopback import completion
 
 PROGRAM = '''
 import asyncio

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentloop.errors import ConfigurationError
-from agentloop.inference import wire_format
-from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS
+from agentloop.models import wire_format
+from agentloop.models.wire_formats.wire_format import WIRE_FORMATS
 from agentloop.testing import WireFormatKit
 from tests.generated import examples
 from tests.testing.zoo.wire_formats import REFUSALS, Wrapped, answers_of

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from agentloop import Tool, ToolCall, tool
 from agentloop.contracts import CanDescribeDefaults, CanPrepareArguments, ToolFromSpec
+from agentloop.toolkits.overrides import ToolOverride, apply_override
 from agentloop.tools import TypedTool
-from agentloop.tools.ensembles.overrides import ToolOverride, apply_override
 from agentloop.tools.fitting import defaults_of_call, fit_call, prepare_arguments
 from agentloop.values import ToolSpec, thaw
 

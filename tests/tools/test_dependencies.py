@@ -23,12 +23,10 @@ from attrs import evolve, frozen
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, Tool, ToolCall, ToolContext, handoff_to, tool
 from agentloop.contracts import CanRequireDependencies, ToolGroup
+from agentloop.durable import MemoryJournal, fork, replay
 from agentloop.errors import InvalidDependencies
-from agentloop.journal import MemoryJournal, fork
-from agentloop.replay import replay
 from agentloop.testing import ExecutorBench
-from agentloop.tools import Ensemble
-from agentloop.tools.ensembles import ToolOverride
+from agentloop.toolkits import Ensemble, ToolOverride
 from agentloop.values import ExecutionStatus, approve, happened
 from agentloop.values.records import Reconciliation
 from tests.loop.test_discovery import FixedGroup

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agentloop import Tool, ToolContext, tool
 from agentloop.contracts import CanPrepareArguments
 from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
-from agentloop.modes import get_mode
+from agentloop.models import get_mode
 from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator
 from agentloop.tools.coercion import LIST_FROM_VALUE, NUMBER_FROM_TEXT

@@ -12,9 +12,10 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedDriver, ScriptedInference, Tool, ToolCall, ToolContext, tool
 from agentloop.errors import ToolDefinitionError
-from agentloop.interception.tool_search import ToolSearch
+from agentloop.policies.tool_search import ToolSearch
 from agentloop.testing import ExecutorBench
-from agentloop.tools import Ensemble, FunctionTool, collect_tools
+from agentloop.toolkits import Ensemble
+from agentloop.tools import FunctionTool, collect_tools
 from agentloop.values import Effect, Reconciliation, happened
 
 

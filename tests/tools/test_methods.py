@@ -13,7 +13,8 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolContext, tool
 from agentloop.contracts import Tools
 from agentloop.errors import ToolDefinitionError
 from agentloop.testing import ExecutorBench
-from agentloop.tools import Ensemble, FunctionTool, check_tools, tools_of
+from agentloop.toolkits import Ensemble
+from agentloop.tools import FunctionTool, check_tools, tools_of
 from agentloop.values.records import Reconciliation, did_not_happen, happened
 
 

@@ -28,17 +28,16 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.interception import AfterToolUse, ToolSearch, after_tool_use
-from agentloop.interception.resilience import Resilience
-from agentloop.journal import MemoryJournal
-from agentloop.replay import replay
+from agentloop.durable import MemoryJournal, replay
+from agentloop.interception import AfterToolUse, after_tool_use
+from agentloop.policies import Resilience, ToolSearch
 from agentloop.testing import CountingIds, ManualClock, Scenario, ScriptedTurn, run_in_virtual_time
 from agentloop.testing.strategies import json_values
 from agentloop.tools import ReadResult, read_result
 from agentloop.tools.results import LINE_CHARACTERS, _Page, numbered_lines
 from agentloop.values import CachePolicy, Image, InferenceRequest, JsonValue, Text, ToolResult, ToolStatus
 from agentloop.values.json import freeze, thaw
-from tests.loop.recovery_bench import Model, Turn, truncate
+from tests.durable.recovery_bench import Model, Turn, truncate
 from tests.testing.test_equivalence import REACT, TOOL_CALLING, factory_for
 
 LOG = "\n".join(f"line {number} of the log" for number in range(1, 1_001))

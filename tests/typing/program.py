@@ -25,7 +25,8 @@ from agentloop.contracts import CanExecuteToolCalls, CanInfer, CanIntercept, Can
 from agentloop.drivers import StepDraft
 from agentloop.errors import ExecutionStopped, ToolFailed
 from agentloop.events import EventBus, ToolCallCompleted
-from agentloop.interception import AfterToolUse, AroundToolUse, BeforeToolUse, Budget, RequireApproval, before_step
+from agentloop.interception import AfterToolUse, AroundToolUse, BeforeToolUse, RequireApproval, before_step
+from agentloop.policies import Budget
 from agentloop.testing import (
     EventMatch,
     EventRecorder,

@@ -25,9 +25,10 @@ from agentloop import (
     tool,
 )
 from agentloop.drivers import StepDraft
-from agentloop.inference import HttpInference
-from agentloop.interception import StepLimit, ToolCallLimit
-from agentloop.journal import MemoryJournal
+from agentloop.durable import MemoryJournal
+from agentloop.interception import StepLimit
+from agentloop.models import HttpInference
+from agentloop.policies import ToolCallLimit
 from agentloop.values import Image, InferenceResponse, JsonObject, ResponsePart, Text
 from agentloop.values.reprs import MAX_REPR, bounded_repr, whole_repr
 from agentloop.values.secrets import Secret

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError
-from agentloop.inference import Secret
+from agentloop.values import Secret
 from agentloop.values.secrets import as_secret
 
 KEY = "sk-test-0123456789abcdef"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.trace import Trace, TraceComparison, build_trace, write_trace_page
-from agentloop.trace.page import VIEWER
-from tests.trace.sample import ORDER, recorded_order
+from agentloop.service.trace import Trace, TraceComparison, build_trace, write_trace_page
+from agentloop.service.trace.page import VIEWER
+from tests.service.trace.sample import ORDER, recorded_order
 from tests.viewer.browser import Browser, Page, browser_path
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from agentloop.trace import Trace
-from agentloop.trace.document import (
+from agentloop.service.trace import Trace
+from agentloop.service.trace.document import (
     CallPart,
     TraceCall,
     TraceConversationChange,

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from agentloop import AgentLoop
-from agentloop.journal import MemoryJournal
-from agentloop.server import serve
+from agentloop.durable import MemoryJournal
+from agentloop.service.server import serve
 
 T = TypeVar("T")
 DEADLINE = 20.0

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from agentloop.trace import Trace, compare_traces
+from agentloop.service.trace import Trace, compare_traces
 from agentloop.values.visible_text import escape_invisible
 from tests.viewer.browser import Browser, Page
 from tests.viewer.documents import long_trace, with_call, with_execution

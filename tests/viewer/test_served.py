@@ -11,11 +11,11 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.contracts import CanInfer
-from agentloop.journal import MemoryJournal
-from agentloop.server import Principal, Scope
+from agentloop.durable import MemoryJournal
+from agentloop.service.server import Principal, Scope
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Text
 from tests.postgres import TcpProxy
-from tests.server.front import TOKENS, payer
+from tests.service.server.front import TOKENS, payer
 from tests.viewer.browser import Page
 from tests.viewer.serving import Served, served
 

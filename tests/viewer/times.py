@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agentloop.trace import write_trace_page
+from agentloop.service.trace import write_trace_page
 from tests.viewer.browser import Browser, Page, browser_path
 from tests.viewer.documents import long_trace
 

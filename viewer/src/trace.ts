@@ -1,5 +1,5 @@
 /**
- * The document of a trace, as `agentloop.trace` writes it (agentloop/trace/document.py; a test compares the two).
+ * The document of a trace, as `agentloop.service.trace` writes it (agentloop/service/trace/document.py; a test compares the two).
  *
  * Conventions
  * - Times (`Millis`) are milliseconds since 1970 UTC, with fractions. Where a time is not recorded it is null.

@@ -22,7 +22,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from agentloop.errors import ToolFailed
 from agentloop.mcp.sdk.names import httpx2
 from agentloop.mcp.servers import show_address
-from agentloop.tools.web_addresses import (
+from agentloop.policies.web_addresses import (
     HostRules,
     HostUnknown,
     IpAddress,

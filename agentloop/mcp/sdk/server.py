@@ -34,7 +34,7 @@ from agentloop.mcp.content import (
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
 from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, MCPError, types
 from agentloop.mcp.session import ProgressCallback
-from agentloop.tools.web_addresses import is_loopback, listen
+from agentloop.policies.web_addresses import is_loopback, listen
 from agentloop.values.json import thaw
 
 if TYPE_CHECKING or not IS_FIRST_GENERATION:

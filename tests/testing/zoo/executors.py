@@ -12,9 +12,9 @@ from agentloop import ToolExecutor
 from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, ToolPolicy, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.executors import ForwardingExecutor
 from agentloop.interception import AroundToolUse, Interceptor, InterceptorStack
-from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing import ExecutorKit
 from agentloop.values import AgentState, Effect, ToolCalls, ToolExecution, ToolExecutions, ToolStatus, approve
 from agentloop.values.interruptions import BatchInterrupted

@@ -12,8 +12,8 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.durable import HeldClaim, HeldClaims, MemoryJournal, claim_conflict, group_trees
 from agentloop.errors import ClaimLost
-from agentloop.journal import HeldClaim, HeldClaims, MemoryJournal, claim_conflict, group_trees
 from agentloop.testing import JournalKit
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord

@@ -27,8 +27,8 @@ from agentloop.contracts import (
 )
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
 from agentloop.errors import ToolFailed
-from agentloop.interception.resilience import MemoryStore
-from agentloop.modes import get_mode
+from agentloop.models import get_mode
+from agentloop.policies import MemoryStore
 from agentloop.testing import (
     NOTATIONS,
     CompilerKit,

@@ -9,10 +9,10 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.errors import InferenceError, InvalidResponse, RateLimited
-from agentloop.inference import EncodedRequest, LLMConfig, StreamDecoder, WireFormat, wire_format
+from agentloop.models import EncodedRequest, LLMConfig, StreamDecoder, WireFormat, wire_format
 from agentloop.testing import RecordedAnswer, RecordedRefusal, WireFormatKit
 from agentloop.values import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
-from tests.inference.wire_formats.test_whole_answers import SAMPLES
+from tests.models.wire_formats.test_whole_answers import SAMPLES
 from tests.testing.zoo.zoo import Member
 
 REFUSALS = [

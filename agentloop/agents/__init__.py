@@ -1,0 +1,1 @@
+"""Agents that are described in files."""

@@ -1,0 +1,539 @@
+"""The database of a journal: its connections, its session and the thread in which they live."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+from attrs import define, field
+
+from agentloop.durable.chain import claim_conflict
+from agentloop.durable.held_claims import HeldClaim, HeldClaims
+from agentloop.durable.postgres.connections import (
+    DatabaseConnection,
+    DatabaseConnector,
+    Pool,
+    StatementFailed,
+    translate_failure,
+)
+from agentloop.durable.postgres.rows import encode_id
+from agentloop.durable.postgres.schema import describe_missing_rights, prepare_schema, quote_name
+from agentloop.durable.postgres.session import WITHOUT_SYNC, Changes, Session, SessionSql
+from agentloop.errors import AgentLoopError, JournalError
+
+# --- the thread -----------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class BackgroundLoop:
+    """Runs coroutines in a thread, which starts with the first one and does not keep the program alive.
+
+    Any number of event loops may use it, in turn or concurrently. What runs in the thread goes on while an event loop of a user
+    is blocked, so that a claim is not lost because a tool computes for a minute.
+
+    Attributes:
+        name: the name of the thread.
+        forget: called in a forked process, where the thread of the parent does not exist.
+    """
+
+    name: str
+    forget: Callable[[], None]
+    _guard: Lock = field(factory=Lock, init=False)
+    _running: _RunningLoop | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        _LOOPS.add(self)
+
+    async def run(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run an action in the thread and return its result; cancelling the caller does not stop the action."""
+        caller = asyncio.get_running_loop()
+        future: asyncio.Future[T] = caller.create_future()
+        with self._guard:
+            if self._running is None:
+                self._running = _RunningLoop(self.name)
+            self._running.start_soon(partial(_run_for, action, caller, future))
+        return await future
+
+    def start_soon(self, action: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run an action in the thread without waiting for it; nothing happens when the thread has ended."""
+        with self._guard:
+            if self._running is not None:
+                self._running.start_soon(action)
+
+    async def aclose(self, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Wait for what runs in the thread, run a last action, and end the thread; a later `run` starts a new one.
+
+        Args:
+            close: the action; it closes what belongs to the event loop.
+        """
+        with self._guard:
+            running, self._running = self._running, None
+        if running is None:
+            return
+        ended = running.call_at_end(asyncio.get_running_loop())
+        running.start_soon(partial(running.end, close))
+        await asyncio.shield(ended)
+        running.join()  # returns at once: the future is settled at the very end of the thread
+
+    def end_soon(self, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a last action in the thread and end the thread, without waiting for it.
+
+        Args:
+            close: the action; it closes what belongs to the event loop.
+        """
+        with self._guard:
+            running, self._running = self._running, None
+        if running is not None:
+            running.start_soon(partial(running.end, close))
+
+    def forget_thread(self) -> None:
+        """Use a new thread for the next action: in a forked process, the thread of the parent does not exist."""
+        self._guard, self._running = Lock(), None
+        self.forget()
+
+
+class _RunningLoop:
+    """One event loop with its thread."""
+
+    def __init__(self, name: str) -> None:
+        # The loop of this kind works with the files of sockets on every system.
+        self._loop = asyncio.SelectorEventLoop()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def start_soon(self, action: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Start an action as a task."""
+        self._loop.call_soon_threadsafe(self._start, action)
+
+    async def end(self, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Wait until all other actions have ended, run a last one, and stop the loop."""
+        try:
+            while others := self._tasks - {asyncio.current_task()}:
+                await asyncio.wait(others)
+            await close()
+        finally:
+            self._loop.stop()
+
+    def call_at_end(self, caller: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return a future of another event loop that is settled when the thread ends."""
+        future: asyncio.Future[None] = caller.create_future()
+        self._waiting.append((caller, future))
+        return future
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
+    def _start(self, action: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        task = self._loop.create_task(action())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        finally:
+            self._loop.close()
+            for caller, future in self._waiting:
+                with suppress(RuntimeError):  # the loop of the caller is closed, so nobody waits
+                    caller.call_soon_threadsafe(_settle, future, None, None)
+
+
+async def _run_for(
+    action: Callable[[], Coroutine[Any, Any, T]], caller: asyncio.AbstractEventLoop, future: asyncio.Future[T]
+) -> None:
+    """Run an action, and pass its result or its exception to a future of another event loop."""
+    result: T | None = None
+    failure: BaseException | None = None
+    try:
+        result = await action()
+    except BaseException as error:  # noqa: BLE001  # the caller's future raises it
+        failure = error
+    try:
+        caller.call_soon_threadsafe(_settle, future, result, failure)
+    except RuntimeError:  # the loop of the caller is closed, so nobody waits
+        return
+
+
+def _settle(future: asyncio.Future[T], result: T | None, failure: BaseException | None) -> None:
+    if future.done():  # the caller was cancelled
+        return
+    if failure is None:
+        future.set_result(result)  # type: ignore[arg-type]  # an action that did not fail has returned its result
+    elif isinstance(failure, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(failure)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+_LOOPS: weakref.WeakSet[BackgroundLoop] = weakref.WeakSet()
+
+
+def _continue_child() -> None:
+    for loop in tuple(_LOOPS):
+        loop.forget_thread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_continue_child)
+
+
+# --- the database ---------------------------------------------------------------------------------------------------
+
+Action = Callable[[DatabaseConnection], Awaitable[T]]
+
+_MAX_REPETITIONS = 20
+"""How often a transaction is repeated that the server undid because of concurrent ones."""
+_PAUSE_SECONDS = 0.1
+_ANNOUNCE_SECONDS = 0.02
+"""How long changes are collected before others are told about them: each message costs the server a lock."""
+_SAME_PROCESS = "another writer of this process"
+_CLOSED = "the journal was closed while the execution was running; close it after its executions"
+_FORKED = "this process was forked from the one that has claimed the execution"
+
+
+class PostgresClaim(HeldClaim):
+    """A claim on an execution in a database.
+
+    Attributes:
+        journal: the journal that made it, which is not collected, and does not end its session, while the claim is held.
+    """
+
+    journal: object = None
+
+    def __init__(self, database: JournalDatabase, execution_id: str, token: int) -> None:
+        super().__init__(execution_id, token)
+        self._database = database
+
+    async def release(self) -> None:
+        """Release the claim. Idempotent."""
+        await self._database.release(self)
+
+
+@define(eq=False)
+class _Request:
+    """A claim that a caller waits for."""
+
+    execution_id: str
+    claim: PostgresClaim | None = None
+    is_abandoned: bool = False
+
+
+@define(eq=False)
+class _Runtime:
+    """What belongs to one life of the thread."""
+
+    pool: Pool
+    session: Session
+    preparing: asyncio.Lock = field(factory=asyncio.Lock)
+    is_prepared: bool = False
+    announced: set[str] = field(factory=set)
+    is_announcing: bool = False
+
+
+class JournalDatabase:
+    """Runs actions on connections, from any event loop, and keeps the claims of this process.
+
+    Connections live in an event loop of their own, in a thread: the claims of a process depend on a connection that answers,
+    also while its own event loops are blocked or change.
+
+    Args:
+        pooled: opens the connections for everything but the session.
+        direct: opens the connection of the session.
+        schema: the name of the schema.
+        pool_size: the maximum number of connections, without that of the session.
+        session_timeout: the time after which the server ends the session of a process that does not answer, in seconds.
+        reconnect_timeout: how long an action tries to reach a server that was there before, in seconds.
+    """
+
+    def __init__(
+        self,
+        pooled: DatabaseConnector,
+        direct: DatabaseConnector,
+        *,
+        schema: str,
+        pool_size: int,
+        session_timeout: float,
+        reconnect_timeout: float,
+    ) -> None:
+        self.name: str = pooled.target.name
+        self.schema: str = quote_name(schema)
+        self.sql: SessionSql = SessionSql(schema)
+        self.changes: Changes = Changes(self._read_marks)
+        self._schema_name = schema
+        self._pooled, self._direct = pooled, direct
+        self._pool_size, self._session_timeout = pool_size, session_timeout
+        self._reconnect_timeout = reconnect_timeout
+        self._guard = Lock()
+        self._held = HeldClaims()
+        self._pending: set[str] = set()
+        self._runtime: _Runtime | None = None
+        self._background = BackgroundLoop("agentloop journal", self._forget)
+
+    async def run(self, action: Action[T]) -> T:
+        """Run an action on a connection and return its result. It may be run again, and has to expect that.
+
+        Cancelling the caller does not stop the action.
+
+        Raises:
+            JournalBusy: the server cannot be reached, or did not answer in time.
+            JournalError: the action failed.
+        """
+        return await self._background.run(partial(self._run, action))
+
+    # --- claims ---
+
+    async def claim(self, execution_id: str) -> PostgresClaim:
+        """Claim an execution.
+
+        Raises:
+            JournalConflict: a live writer has claimed it.
+            JournalError: the database cannot be used.
+        """
+        with self._guard:
+            if execution_id in self._held or execution_id in self._pending:
+                raise claim_conflict(execution_id, _SAME_PROCESS)
+            self._pending.add(execution_id)
+        request = _Request(execution_id)
+        try:
+            return await self._background.run(partial(self._claim, request))
+        except asyncio.CancelledError:
+            request.is_abandoned = True
+            self._background.start_soon(partial(self._release_abandoned, request))
+            raise
+
+    def check(self, claim: HeldClaim) -> None:
+        """Check that a claim permits to append, as far as this process knows.
+
+        Raises:
+            ClaimLost: it does not.
+        """
+        with self._guard:
+            self._held.check(claim)
+
+    def lose(self, claim: HeldClaim, reason: str) -> None:
+        """Mark a claim as lost, because the database says so.
+
+        Args:
+            claim: the claim.
+            reason: why.
+        """
+        with self._guard:
+            self._held.remove(claim)
+        claim.lose(reason)
+
+    async def release(self, claim: HeldClaim) -> None:
+        """Release a claim, unless it was released or lost.
+
+        Raises:
+            JournalError: the server cannot be reached; the claim is released as soon as it can be.
+        """
+        with self._guard:
+            if not self._held.remove(claim):
+                return
+        await self._background.run(partial(self._release, claim))
+
+    # --- changes ---
+
+    async def listen(self) -> None:
+        """Hear of changes by other processes from now on; it goes on by itself when the connection is lost."""
+        if self.changes.is_wanted:
+            return
+        self.changes.is_wanted = True
+        try:
+            await self._background.run(self._listen)
+        except JournalError:
+            self.changes.is_wanted = False
+            raise
+
+    def announce(self, execution_id: str) -> None:
+        """Tell those who wait, in all processes, that an execution has changed."""
+        stored_id = encode_id(execution_id)
+        self.changes.hear(stored_id)
+        self._background.start_soon(partial(self._announce, stored_id))
+
+    async def _read_marks(self, stored_ids: Collection[str]) -> Mapping[str, object]:
+        rows = await self.run(lambda connection: connection.rows(self.sql.marks, {"ids": list(stored_ids)}))
+        return {row[0]: row[1:] for row in rows}
+
+    # --- the end ---
+
+    async def aclose(self) -> None:
+        """End the claims, the connections and the thread. Idempotent; a later action opens everything again."""
+        with self._guard:
+            held = self._held.all()
+            self._held.end_all(_CLOSED)
+        await self._background.aclose(partial(self._close, held))
+
+    def end_soon(self) -> None:
+        """Let the thread and the connections end, without waiting for that."""
+        self._background.end_soon(partial(self._close, ()))
+
+    def _forget(self) -> None:
+        """Begin anew in a forked process: thread and claims stay with the parent."""
+        self._guard = Lock()
+        self._runtime = None
+        self._pending.clear()
+        self._held.end_all(_FORKED)
+
+    # --- in the thread ---
+
+    def _open(self) -> _Runtime:
+        if self._runtime is None:
+            session = Session(self._direct, self.sql, self._held, self._guard, self.changes, self._session_timeout)
+            self._runtime = _Runtime(Pool(self._pooled, self._pool_size), session)
+        return self._runtime
+
+    async def _run(self, action: Action[T]) -> T:
+        """Run an action; again when the server undid it or was not to be reached."""
+        loop = asyncio.get_running_loop()
+        runtime = self._open()
+        deadline = loop.time() + self._reconnect_timeout
+        repetitions = 0
+        while True:
+            try:
+                await self._prepare(runtime)
+                async with runtime.pool.connection() as connection:
+                    return await action(connection)
+            except StatementFailed as failure:
+                repetitions += 1
+                if failure.is_disconnected and runtime.is_prepared and loop.time() < deadline:
+                    await runtime.pool.close_idle()
+                    await asyncio.sleep(_PAUSE_SECONDS if repetitions > 1 else 0)
+                elif not failure.is_transient or repetitions > _MAX_REPETITIONS:
+                    raise translate_failure(failure, self.name) from None
+
+    async def _prepare(self, runtime: _Runtime) -> None:
+        """Create the tables with the first action."""
+        async with runtime.preparing:
+            if runtime.is_prepared:
+                return
+            async with runtime.pool.connection() as connection:
+                try:
+                    await prepare_schema(connection, self._schema_name)
+                except StatementFailed as failure:
+                    missing = describe_missing_rights(failure, self._schema_name)
+                    if missing is not None:
+                        raise missing from None
+                    raise
+            runtime.is_prepared = True
+
+    async def _claim(self, request: _Request) -> PostgresClaim:
+        try:
+            await self._run(_no_action)  # the tables have to be there before the session draws its number
+            claim = await self._claim_in_session(request.execution_id)
+        finally:
+            with self._guard:
+                self._pending.discard(request.execution_id)
+        request.claim = claim
+        if request.is_abandoned:
+            await self._release_abandoned(request)
+        return claim
+
+    async def _claim_in_session(self, execution_id: str) -> PostgresClaim:
+        session = self._open().session
+        try:
+            number = await session.open()
+        except StatementFailed as failure:
+            raise translate_failure(failure, self.name) from None
+        values = {"id": encode_id(execution_id), "session": number}
+        rows = await self._run(lambda connection: connection.rows(self._claim_statement, values))
+        if not rows:
+            raise claim_conflict(execution_id, "another process or journal")
+        claim = PostgresClaim(self, execution_id, rows[0][0])
+        with self._guard:
+            self._held.add(claim)
+        # The session was lost meanwhile, and did not know this claim when it began anew.
+        if session.number not in {0, number}:
+            await self._run(lambda connection: session.adopt(connection, [claim]))
+            if claim.is_lost:
+                raise claim_conflict(execution_id)
+        return claim
+
+    @property
+    def _claim_statement(self) -> str:
+        return (
+            f"INSERT INTO {self.schema}.claims AS c (execution_id, token, session) "  # noqa: S608  # constants only
+            f"VALUES (%(id)s, nextval('{self.schema}.tokens'), %(session)s) "
+            "ON CONFLICT (execution_id) DO UPDATE "
+            "SET token = greatest(c.token + 1, excluded.token), session = excluded.session "
+            f"WHERE c.session = excluded.session OR {self.sql.is_free} RETURNING c.token"
+        )
+
+    async def _release(self, claim: HeldClaim) -> None:
+        values = {"ids": [encode_id(claim.execution_id)], "tokens": [claim.token]}
+        try:
+            await self._run(lambda connection: connection.rows(self.sql.release, values))
+        except JournalError:
+            self._open().session.release_later(claim)
+            raise
+
+    async def _release_abandoned(self, request: _Request) -> None:
+        claim, request.claim = request.claim, None
+        if claim is None:
+            return
+        with self._guard:
+            is_held = self._held.remove(claim)
+        if is_held:
+            with suppress(JournalError):  # it is released later
+                await self._release(claim)
+
+    async def _listen(self) -> None:
+        await self._run(_no_action)
+        try:
+            await self._open().session.listen()
+        except StatementFailed as failure:
+            raise translate_failure(failure, self.name) from None
+
+    async def _announce(self, stored_id: str) -> None:
+        runtime = self._open()
+        runtime.announced.add(stored_id)
+        if runtime.is_announcing:
+            return
+        runtime.is_announcing = True
+        await asyncio.sleep(_ANNOUNCE_SECONDS)
+        runtime.is_announcing = False
+        ids, runtime.announced = runtime.announced, set()
+        payloads = [f"{runtime.session.number} {stored_id}" for stored_id in ids]
+        statement = (
+            f"SELECT pg_notify(%(channel)s, payload), {WITHOUT_SYNC} FROM unnest(%(payloads)s::text[]) AS payload"  # noqa: S608  # constants only
+        )
+        with suppress(StatementFailed):  # those who wait look now and then by themselves
+            async with runtime.pool.connection() as connection:
+                await connection.rows(statement, {"channel": self.sql.channel, "payloads": payloads})
+
+    async def _close(self, held: Sequence[HeldClaim]) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is None:
+            return
+        if held:
+            values = {
+                "ids": [encode_id(claim.execution_id) for claim in held],
+                "tokens": [claim.token for claim in held],
+            }
+            with suppress(StatementFailed, AgentLoopError):  # they end with the session as well
+                async with runtime.pool.connection() as connection:
+                    await connection.rows(self.sql.release, values)
+        await runtime.session.aclose()
+        await runtime.pool.close_idle()
+
+
+async def _no_action(_: DatabaseConnection) -> None:
+    """Do nothing, on a database that has its tables."""

@@ -1,7 +1,0 @@
-"""Inference: configuration of models, HTTP, wire formats, fallback, recording, and scripted models."""
-
-from __future__ import annotations
-
-from agentloop._lazy import attach_stub
-
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

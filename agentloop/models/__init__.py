@@ -1,0 +1,7 @@
+"""Models: requests over HTTP, wire formats, and the modes in which models call tools."""
+
+from __future__ import annotations
+
+from agentloop._lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

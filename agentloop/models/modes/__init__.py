@@ -1,0 +1,1 @@
+"""The modes in which models call tools."""

@@ -1,0 +1,17 @@
+"""Models and modes for drivers, which load this module by its name: `CanProvideModels`, as functions."""
+
+from __future__ import annotations
+
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.models.http_inference import inference_of as inference_of
+from agentloop.models.modes.selection import ModeInference
+from agentloop.models.modes.selection import explain_mode as explain_mode
+from agentloop.models.modes.selection import get_mode as get_mode
+from agentloop.models.modes.selection import select_mode as select_mode
+from agentloop.values.bounds import Bounds
+
+
+def in_mode(inference: CanInfer, mode: CanUseMode, bounds: Bounds) -> CanInfer:
+    """Return a model that is called in a mode, with bounds on its answers."""
+    return ModeInference(inference, mode, bounds=bounds)

@@ -1,0 +1,1 @@
+"""What repeats, limits and caches calls of tools."""

@@ -1,0 +1,99 @@
+"""Reuse of results."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
+from agentloop.events.resilience import ToolCallCached
+from agentloop.policies.resilience.layer import (
+    CACHE_PRIORITY,
+    CallerOf,
+    ResilienceLayer,
+    calling_agent,
+    is_repeatable,
+    require_plain,
+)
+from agentloop.policies.resilience.memory_store import MemoryStore
+from agentloop.tools.fitting import comparable_arguments
+from agentloop.values.json import JsonValue, canonical_json, format_json, freeze_object
+from agentloop.values.points import AroundToolUse, ProceedToolUse
+from agentloop.values.policies import CachePolicy
+from agentloop.values.tool_calls import ContentPart, ToolExecution
+from agentloop.values.value import Value
+
+
+@frozen(eq=False, repr=False)
+class CachedResult(Value):
+    """A stored result.
+
+    Attributes:
+        value: what the tool returned.
+        content: what the model sees instead of the value; None when it sees the value.
+        stored_at: when it was stored, in seconds of the loop's clock.
+    """
+
+    value: JsonValue
+    content: tuple[ContentPart, ...] | None
+    stored_at: float
+
+
+@frozen
+class Cache(ResilienceLayer):
+    """Answers a call with the stored result of an earlier one with the same tool, arguments and caller.
+
+    Only successful results are stored. If a tool declares no cache, `policy` applies to it if it is pure or idempotent.
+
+    Attributes:
+        policy: the policy of tools that declare none; None for no cache.
+        caller: returns on whose behalf a call is made; by default the agent. `any_caller` shares results among all callers.
+        effects: whether `policy` applies to tools with an effect too; some of their calls then do not run.
+        store: where the results are stored.
+        priority: the position among other interceptors.
+    """
+
+    policy: CachePolicy | None = None
+    caller: CallerOf = field(default=calling_agent, kw_only=True)
+    effects: bool = field(default=False, kw_only=True)
+    store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
+    priority: int = field(default=CACHE_PRIORITY, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
+
+    @property
+    def allows_eager_start(self) -> bool:  # a call of a tool with a cache never starts early
+        """Whether it answers only calls of tools that declare it."""
+        return self.policy is None
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        """Return the stored result, or run the call and store its result."""
+        policy = self._policy(point)
+        if policy is None:
+            return await proceed()
+        namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
+        # Canonical, so that equal arguments in any order and spelling have the same key.
+        caller = require_plain("returns the caller of a call", self.caller(point))
+        key = format_json(
+            [caller, canonical_json(freeze_object(comparable_arguments(point.arguments, point.tool)))]
+        ).decode()
+        now = self._time(self.store)
+        cached = await self.store.update(namespace, key, now, lambda stored: _read(stored, policy))
+        # The policy may have changed since the result was stored, so its age counts, not only its expiry.
+        if cached is not None and now - cached.stored_at < policy.seconds:
+            self._report_end(ToolCallCached, point, now - cached.stored_at)
+            return point.succeed(cached.value, cached.content)
+        execution = await proceed()
+        if execution.succeeded:
+            now = self._time(self.store)
+            result = CachedResult(execution.value, execution.content, now)
+            await self.store.update(namespace, key, now, lambda _: Update(result, now + policy.seconds, None))
+        return execution
+
+    def _policy(self, point: AroundToolUse) -> CachePolicy | None:
+        if point.policy.cache is not None:
+            return point.policy.cache
+        return self.policy if self.effects or is_repeatable(point) else None
+
+
+def _read(stored: CachedResult | None, policy: CachePolicy) -> Update[CachedResult, CachedResult | None]:
+    """Return the stored result unchanged; the update marks it as recently used."""
+    return Update(stored, 0.0 if stored is None else stored.stored_at + policy.seconds, stored)

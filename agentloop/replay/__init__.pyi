@@ -1,9 +1,0 @@
-from agentloop.replay.divergence import NOTHING as NOTHING
-from agentloop.replay.divergence import Difference as Difference
-from agentloop.replay.divergence import Divergence as Divergence
-from agentloop.replay.guard import BlockedOperation as BlockedOperation
-from agentloop.replay.guard import SideEffectBlocked as SideEffectBlocked
-from agentloop.replay.replays import Replay as Replay
-from agentloop.replay.replays import ReplaySummary as ReplaySummary
-from agentloop.replay.replays import replay as replay
-from agentloop.replay.replays import replay_all as replay_all

@@ -1,0 +1,71 @@
+"""What counts as progress of an execution whose worker has died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.service.cluster.executions import ProgressWatch
+from agentloop.testing import CrashableJournal
+from agentloop.values import RecordKind
+
+SECONDS = 10.0
+"""How long a test waits for what has to happen at once."""
+
+
+@asynccontextmanager
+async def driven(
+    journal: CrashableJournal, *, is_nested: bool
+) -> AsyncIterator[tuple[ProgressWatch, asyncio.Task[bool]]]:
+    """Drive an execution until the second call of its only step, which never ends; yield its progress and a wait for it."""
+    has_begun = asyncio.Event()
+
+    @tool(effect="pure")
+    async def quick() -> str:
+        """End at once."""
+        return "quick"
+
+    @tool(effect="pure", sequential=True)
+    async def endless() -> str:
+        """Never end."""
+        has_begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    calls = [ToolCall("1", "quick", "{}"), ToolCall("2", "endless", "{}")]
+    loop = AgentLoop.for_model(ScriptedInference(calls), tools=[quick, endless])
+    if is_nested:
+        call = ToolCall("1", "clerk", '{"task": "work"}')
+        loop = AgentLoop.for_model(ScriptedInference([call]), tools=[loop.as_tool("clerk", "Works.")])
+    progress = ProgressWatch(journal, "run")
+    await progress.begin()
+    loop = loop.with_journal(journal)
+    driving = asyncio.ensure_future(loop.get_or_start("go", "run"))
+    waiting = asyncio.ensure_future(progress.wait(loop, driving))
+    try:
+        await asyncio.wait_for(has_begun.wait(), SECONDS)
+        yield progress, waiting
+    finally:
+        driving.cancel()
+        await asyncio.wait((driving, waiting))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_a_response_or_the_end_of_a_call_is_progress_and_what_is_reused_is_not(*, is_nested: bool) -> None:
+    """Also those of an agent below the execution."""
+    journal = CrashableJournal()
+    async with driven(journal, is_nested=is_nested) as (progress, waiting):
+        assert await asyncio.wait_for(waiting, SECONDS)
+    kinds = [record.kind for record in journal.appended]
+    ended = kinds.index(RecordKind.CALL_OUTCOME)
+
+    async with driven(await journal.after_crash(ended), is_nested=is_nested) as (progress, waiting):
+        assert await asyncio.wait_for(waiting, SECONDS)
+
+    async with driven(await journal.after_crash(len(kinds)), is_nested=is_nested) as (progress, waiting):
+        assert not await progress.is_made()
+        assert not waiting.done()
