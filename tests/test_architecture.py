@@ -1,4 +1,4 @@
-"""The picture in docs/architecture.md shows the imports, and the way of a tool call, as they are."""
+"""The kernel stands alone; the picture in docs/architecture.md shows the imports, and the way of a tool call, as they are."""
 
 from __future__ import annotations
 
@@ -72,6 +72,81 @@ def reduced(graph: Mapping[str, set[str]]) -> set[tuple[str, str]]:
     }
 
 
+KERNEL = (
+    "errors",
+    "values",
+    "contracts",
+    "events",
+    "tools",
+    "interception",
+    "compilers",
+    "executors",
+    "drivers",
+    "loop",
+)
+"""The rooms that import none of the others."""
+LATE_DOORS = {
+    ("contracts/can_provide_models.py", "agentloop.models.provided"),
+    ("events/trace_context.py", "agentloop.service.telemetry.recording"),
+    ("loop/doors.py", "agentloop.agents.agent_builder"),
+    ("loop/doors.py", "agentloop.durable.exits"),
+    ("loop/doors.py", "agentloop.durable.recovery"),
+    ("loop/doors.py", "agentloop.policies.resilience.resilience"),
+}
+"""The modules above itself that the kernel loads by name, when an agent first needs them."""
+
+
+def is_above(module: str) -> bool:
+    """Return whether a name is that of a module above the kernel."""
+    if re.fullmatch(r"agentloop(\.\w+)+", module) is None:
+        return False
+    room, *_ = parts = module.split(".")[1:]
+    path = ROOT.joinpath(*parts)
+    is_module = path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    return is_module and not room.startswith("_") and room not in KERNEL
+
+
+def test_the_kernel_imports_nothing_above_it() -> None:
+    """No module of the kernel imports one of another room, in functions and for type checkers either."""
+    graph = imports()
+    assert {room: graph[room] - {*KERNEL, "_event_loops", "_lazy", "_shielding"} for room in KERNEL} == {
+        room: set() for room in KERNEL
+    }
+
+
+def test_the_kernel_loads_few_modules_by_name() -> None:
+    """Each text in the kernel that names a module above it is a late door of the list."""
+    found = {
+        (str(path.relative_to(ROOT)), str(node.value))
+        for room in KERNEL
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_above(node.value)
+    }
+    assert found == LATE_DOORS
+
+
+def test_one_export_of_the_kernel_is_defined_above_it() -> None:
+    """The stubs of the kernel export its own names, and `ReActDriver`, which users look for among the drivers."""
+    lines = [line for room in KERNEL for line in (ROOT / room / "__init__.pyi").read_text().splitlines()]
+    assert [line.split()[3] for line in lines if is_above(line.split()[1])] == ["ReActDriver"]
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    """Imports in functions and those for type checkers count as well."""
+    names = {
+        path: ".".join(("agentloop", *path.relative_to(ROOT).with_suffix("").parts)) for path in ROOT.rglob("*.py")
+    }
+    modules = set(names.values())
+    graph: dict[str, set[str]] = defaultdict(set)
+    for path, name in names.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                targets = {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+                graph[name] |= targets & modules
+    assert [name for name in graph if name in reachable(graph, name)] == []
+
+
 def test_the_thin_arrows_are_the_imports() -> None:
     """Every arrow is an import, and every import is an arrow or follows from several."""
     assert set(IMPORTS) == reduced(imports())
@@ -130,7 +205,7 @@ async def test_the_thick_arrows_are_the_way_of_a_call(monkeypatch: pytest.Monkey
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    start = visits.index("inference")
+    start = visits.index("models")
     rest = iter(visits[start:])
     assert [number for number, _, _ in PATH] == list(range(1, len(PATH) + 1))
     for number, source, target in PATH:
