@@ -182,7 +182,18 @@ def test_the_size_of_the_kernel_is_that_of_its_rooms(page: str) -> None:
     """Where a page says how large the kernel is, the numbers of lines are right within a tenth."""
     found = re.search(r"(\d+),000 of (?:the )?(\d+),000 lines", (ROOT / page).read_text())
     assert found is not None
-    rooms = {"compilers", "contracts", "drivers", "errors", "events", "executors", "interception", "loop", "tools", "values"}
+    rooms = {
+        "compilers",
+        "contracts",
+        "drivers",
+        "errors",
+        "events",
+        "executors",
+        "interception",
+        "loop",
+        "tools",
+        "values",
+    }
     lines = {path: path.read_text().count("\n") for path in (ROOT / "agentloop").rglob("*.py")}
     kernel = sum(count for path, count in lines.items() if path.relative_to(ROOT / "agentloop").parts[0] in rooms)
     assert kernel / 1000 == pytest.approx(int(found[1]), rel=0.1)

@@ -45,8 +45,6 @@ from agentloop.contracts.can_keep_state import Namespace as Namespace
 from agentloop.contracts.can_keep_state import Update as Update
 from agentloop.contracts.can_name_tools import CanNameTools as CanNameTools
 from agentloop.contracts.can_name_tools import ToolReference as ToolReference
-from agentloop.contracts.can_provide_models import CanProvideModels as CanProvideModels
-from agentloop.contracts.can_provide_models import ModelConfig as ModelConfig
 from agentloop.contracts.can_sandbox import CanSandbox as CanSandbox
 from agentloop.contracts.can_sandbox import SandboxCommand as SandboxCommand
 from agentloop.contracts.can_sandbox import SandboxFile as SandboxFile

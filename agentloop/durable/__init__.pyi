@@ -6,7 +6,6 @@ from agentloop.durable.chain import check_id as check_id
 from agentloop.durable.chain import check_records as check_records
 from agentloop.durable.chain import check_schema_version as check_schema_version
 from agentloop.durable.chain import claim_conflict as claim_conflict
-from agentloop.durable.chain import claim_lost as claim_lost
 from agentloop.durable.chain import number_conflict as number_conflict
 from agentloop.durable.chain import record_hash as record_hash
 from agentloop.durable.chain import superseded as superseded

@@ -59,9 +59,8 @@
         ├── JournalBusy            another writer holds the lock
         └── SchemaTooNew           a newer version of agentloop wrote the document
 
-Messages name the problem, its place and the remedy; attributes hold the data for programs. Errors that programs raise
-with a value of the loop (`AgentStop`, `CallSuspended`, `BatchInterrupted`, `StepInterrupted`) are defined in
-`agentloop.values` and can be imported from here, too.
+Messages name the problem, its place and the remedy; attributes hold the data for programs. Errors with a value of the loop, such as `AgentStop` and
+`CallSuspended`, are defined beside that value, and imported from here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from agentloop.values.commands import ExecutionCommand as ExecutionCommand
 from agentloop.values.decisions import Answer as Answer
 from agentloop.values.decisions import Approve as Approve
 from agentloop.values.decisions import Block as Block
-from agentloop.values.decisions import CallSuspended as CallSuspended
 from agentloop.values.decisions import Decision as Decision
 from agentloop.values.decisions import Deny as Deny
 from agentloop.values.decisions import Edit as Edit
@@ -40,10 +39,6 @@ from agentloop.values.inference import ResponseFormat as ResponseFormat
 from agentloop.values.inference import TokenLogprob as TokenLogprob
 from agentloop.values.inference import ToolChoice as ToolChoice
 from agentloop.values.inference import Usage as Usage
-from agentloop.values.interruptions import BatchFailed as BatchFailed
-from agentloop.values.interruptions import BatchInterrupted as BatchInterrupted
-from agentloop.values.interruptions import ExecutionInterrupted as ExecutionInterrupted
-from agentloop.values.interruptions import StepInterrupted as StepInterrupted
 from agentloop.values.interruptions import interrupted_state as interrupted_state
 from agentloop.values.json import JsonObject as JsonObject
 from agentloop.values.json import JsonValue as JsonValue
@@ -106,9 +101,7 @@ from agentloop.values.steps import ExecutionStatus as ExecutionStatus
 from agentloop.values.steps import StepKind as StepKind
 from agentloop.values.steps import SuspendedTurn as SuspendedTurn
 from agentloop.values.steps import Totals as Totals
-from agentloop.values.stop import AgentStop as AgentStop
 from agentloop.values.stop import Continuation as Continuation
-from agentloop.values.stop import InterceptorTimedOut as InterceptorTimedOut
 from agentloop.values.stop import StopReason as StopReason
 from agentloop.values.stop import StopSignal as StopSignal
 from agentloop.values.time_and_ids import Clock as Clock

@@ -12,10 +12,11 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tools import Tools
 from agentloop.drivers import StepDraft
+from agentloop.errors import StepInterrupted
 from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
 from agentloop.tools import tool
-from agentloop.values import ExecutionStatus, StepInterrupted, ToolCalls, ToolExecutions, ToolStatus, interrupted_state
+from agentloop.values import ExecutionStatus, ToolCalls, ToolExecutions, ToolStatus, interrupted_state
 
 
 @frozen(kw_only=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 from agentloop import AgentState, AgentStop, Tool, ToolContext, tool
 from agentloop.contracts import CanReconcileCall, ToolLike
-from agentloop.errors import ToolUnavailable
+from agentloop.errors import CallSuspended, ToolUnavailable
 from agentloop.testing import Ledger, toy_tools
-from agentloop.values import CallSuspended, Image, Reconciliation, cannot_tell, did_not_happen, happened
+from agentloop.values import Image, Reconciliation, cannot_tell, did_not_happen, happened
 
 
 class _Reporting(list[tuple[str, dict[str, Any]]]):

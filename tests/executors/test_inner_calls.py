@@ -12,20 +12,12 @@ import pytest
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ScriptedInference, Tool, ToolCall, tool
 from agentloop.contracts.tool import CanCallTools, CanContinueCall, InnerCalls, ToolPolicy
 from agentloop.durable import MemoryJournal
+from agentloop.errors import CallSuspended
 from agentloop.events import AbandonedToolCallEnded, ToolCallAbandoned
 from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse, before_tool_use
 from agentloop.testing import CrashableJournal, ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
-from agentloop.values import (
-    CallSuspended,
-    ExecutionStatus,
-    RecordKind,
-    ToolCalls,
-    ToolExecution,
-    ToolStatus,
-    approve,
-    deny,
-)
+from agentloop.values import ExecutionStatus, RecordKind, ToolCalls, ToolExecution, ToolStatus, approve, deny
 from tests.durable.recovery_bench import Model
 
 Batches = Sequence[Sequence[ToolCall]]

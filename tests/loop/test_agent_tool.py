@@ -35,14 +35,13 @@ from agentloop import (
 )
 from agentloop.contracts import ToolPolicy
 from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanAccessToolContext
-from agentloop.errors import DecisionError, ToolDefinitionError
+from agentloop.errors import CallSuspended, DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.events.operations import QUEUE_SECONDS
 from agentloop.interception import BeforeToolUse, before_tool_use
 from agentloop.policies import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.values import (
-    CallSuspended,
     Effect,
     Event,
     ExecutionStatus,

@@ -14,7 +14,7 @@ from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_journal import Claim
 from agentloop.durable import Journal, MemoryJournal, SqliteJournal, open_journal
-from agentloop.errors import ClaimLost, ExecutionClaimed, JournalError
+from agentloop.errors import CallSuspended, ClaimLost, ExecutionClaimed, JournalError
 from agentloop.events import (
     AgentExecutionInterrupted,
     ExecutionClaimLost,
@@ -26,7 +26,7 @@ from agentloop.interception import RequireApproval
 from agentloop.models.scripted import ScriptedInference
 from agentloop.testing.journal_network import UnreliableJournal
 from agentloop.toolkits import Ensemble
-from agentloop.values import CallSuspended, ErrorInfo, InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
+from agentloop.values import ErrorInfo, InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
 from agentloop.values.event import Event
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus

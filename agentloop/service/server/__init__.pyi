@@ -9,6 +9,5 @@ from agentloop.service.server.cluster_executions import ClusterExecutions as Clu
 from agentloop.service.server.executions import CanRunExecutions as CanRunExecutions
 from agentloop.service.server.executions import LocalExecutions as LocalExecutions
 from agentloop.service.server.executions import RecordedExecutions as RecordedExecutions
-from agentloop.service.server.openapi import openapi_document as openapi_document
 from agentloop.service.server.operations import ServerLimits as ServerLimits
 from agentloop.service.server.serving import serve as serve

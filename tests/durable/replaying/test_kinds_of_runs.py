@@ -12,13 +12,13 @@ import pytest
 from agentloop import AgentLoop, CancellationToken, Interceptor, ReActDriver, ToolCallingDriver, handoff_to, tool
 from agentloop.contracts import CanIntercept, CanUseTools
 from agentloop.durable import MemoryJournal, SqliteJournal, replay
-from agentloop.errors import RateLimited
+from agentloop.errors import AgentStop, RateLimited
 from agentloop.interception import AfterStep, OnError, RequireApproval, StopOnRepeatedCalls
 from agentloop.models import ScriptedInference
 from agentloop.policies import Budget, Resilience, SummarizeHistory
 from agentloop.testing import NOTATIONS, CountingIds, CrashableJournal, ManualClock, Scenario, ScriptedTurn
 from agentloop.testing.toys import Ledger, toy_call, toy_tools
-from agentloop.values import AgentStop, ExecutionStatus, RecordKind, StopReason, ToolCall, approve, deny, edit
+from agentloop.values import ExecutionStatus, RecordKind, StopReason, ToolCall, approve, deny, edit
 from tests.durable.recovery_bench import Model
 from tests.durable.replaying.bench import SCRIPT, loop_of, record_run, tools
 from tests.durable.replaying.bench import Ledger as EffectLedger

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, ToolCall, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanIntercept, CanJournal, ToolPolicy
+from agentloop.errors import CallSuspended
 from agentloop.events import ToolCallCompleted
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
 from agentloop.interception import AroundToolUse, ProceedToolUse, around_tool_use, before_tool_use
@@ -32,7 +33,6 @@ from agentloop.policies import (
 from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
     CallPolicy,
-    CallSuspended,
     DeduplicatePolicy,
     Deduplicator,
     Effect,

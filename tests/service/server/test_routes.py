@@ -10,8 +10,8 @@ import pytest
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.durable import MemoryJournal
-from agentloop.service.server import openapi_document
 from agentloop.service.server.application import HANDLERS
+from agentloop.service.server.openapi import openapi_document
 from agentloop.values import AgentState, InferenceResponse, from_json
 from tests.service.server.front import (
     DEADLINE,

@@ -15,22 +15,14 @@ from opentelemetry.trace import get_current_span
 from agentloop import AgentLoop, Interceptor, LLMConfig, ScriptedInference, ToolCall, tool
 from agentloop.contracts import CanHandleEvents, CanNameModel, ToolContext
 from agentloop.durable import MemoryJournal, SqliteJournal, replay
-from agentloop.errors import RateLimited
+from agentloop.errors import CallSuspended, RateLimited
 from agentloop.events import EventBus
 from agentloop.interception import BeforeInference, Permissions, RequireApproval, StepLimit
 from agentloop.models import FallbackInference, RunProgram
 from agentloop.policies import Resilience
 from agentloop.testing import StreamedModel, StreamedTurn
 from agentloop.testing.scenario import ScriptedTurn
-from agentloop.values import (
-    Approve,
-    CallSuspended,
-    Deny,
-    InferenceRequest,
-    InferenceResponse,
-    RetryPolicy,
-    Text,
-)
+from agentloop.values import Approve, Deny, InferenceRequest, InferenceResponse, RetryPolicy, Text
 from tests.service.telemetry.observed import Watch, attribute, context_of, error_of
 
 

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from agentloop import AgentState, Message, ToolCallingDriver
 from agentloop.drivers import StepDraft
+from agentloop.errors import StepInterrupted
 from agentloop.events import InferenceResponseReceived
 from agentloop.testing import DriverKit, Scenario
 from agentloop.values import (
@@ -16,7 +17,6 @@ from agentloop.values import (
     InferenceRequest,
     ProviderPart,
     ResponsePart,
-    StepInterrupted,
     ToolCalls,
     ToolChoice,
     ToolExecutions,
