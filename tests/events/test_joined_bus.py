@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
-from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
+from agentloop.contracts.can_handle_events import CanHandleEvents, CanProvideContext, E, Listener, Subscription
 from agentloop.errors import InvalidParameter
 from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed, ToolCallSettled
 from agentloop.events.bus import JoinedBus, emit, emit_soon, join_buses
 from agentloop.values import AgentState, DerivedIds, Event, EventHead
+from agentloop.values.event import Operation
 
 STATE = AgentState.start("go")
 
@@ -263,3 +266,30 @@ def test_derived_ids_are_those_of_their_origin_in_any_order() -> None:
     drawn = [first.new_id("step"), second.new_id("step"), first.new_id("step"), first.new_id("agent")]
     assert drawn == ["a/step_1", "b/step_1", "a/step_2", "a/agent_1"]
     assert DerivedIds("a").new_id("step") == "a/step_1"
+
+
+class Known(CanProvideContext):
+    """Has nothing current."""
+
+    def enter(self, operation: Operation) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def end(self, operation: Operation) -> None: ...
+
+    def carrier(self) -> Mapping[str, str]:
+        return {}
+
+
+def test_providers_that_come_later_are_seen_in_running_executions() -> None:
+    """The bus of an execution has the providers that its buses have now, each once, and not those that they had at its start."""
+    first, second, both, own = EventBus(), EventBus(), Known(), Known()
+    joined = first.for_execution().joined_with(second.for_execution())
+    alone = first.for_execution()
+    assert (list(joined.providers), list(alone.providers)) == ([], [])
+    first.provide(both)
+    second.provide(both)
+    subscription = second.provide(own)
+    assert (list(joined.providers), list(alone.providers)) == ([both, own], [both])
+    assert joined.providers[1:] == [own]
+    subscription.cancel()
+    assert list(joined.providers) == [both]
