@@ -34,7 +34,7 @@ from agentloop.values.inference import (
     iter_deltas,
 )
 from agentloop.values.json import duplicate_key, format_json, parse_json
-from agentloop.values.messages import Message, ResponsePart
+from agentloop.values.messages import LAST_ANSWER, Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
 from agentloop.values.value import encode_each
@@ -45,6 +45,8 @@ _ARGUMENT_KEYS: Final = (_ARGUMENTS, "args", "parameters")
 """The keys of arguments that models use where no schema is enforced."""
 
 _CALL_KEYS: Final = frozenset({_NEXT, _TOOL, *_ARGUMENT_KEYS})
+_ITEM_KEYS: Final = frozenset({_TOOL, *_ARGUMENT_KEYS, _ANSWER, SCRATCHPAD})
+_ANSWER_SCHEMA: Final = closed_object({_ANSWER: {"type": "string"}}, "The final answer.")
 
 _PROMPT = """\
 You answer with one JSON object and nothing else: {"next": [...]}. Its list holds, in order, what you do next:
@@ -55,12 +57,17 @@ You answer with one JSON object and nothing else: {"next": [...]}. Its list hold
 The tools:
 %(tools)s"""
 
+_ANSWER_PROMPT = """\
+No tool can be called any more. Give your final answer now, from the results that you have, as one JSON object and nothing else: \
+{"answer": TEXT}"""
+
 
 @frozen(kw_only=True)
 class StructuredMode(CanUseMode):
     """Calls, the answer and thoughts as the items of a list in one JSON object.
 
-    The schema of an item is an `anyOf`: one branch per tool, one for the answer and one for thoughts.
+    The schema of an item is an `anyOf`: one branch per tool, one for the answer and one for thoughts. Where no tool can be called,
+    such as for the last answer within a budget, the schema is that of an answer alone.
 
     Attributes:
         variant: `json_schema` sends the schema to the provider. `json_object`, for models without enforced schemas, puts it
@@ -93,6 +100,8 @@ class StructuredMode(CanUseMode):
             tool_choice=ToolChoice.auto(),
             parallel_tool_calls=None,
         )
+        if _answers_alone(request):
+            return self._ask_for_answer(plain)
         if not _may_call(request):
             return plain
         schema = _payload_schema(request)
@@ -100,6 +109,15 @@ class StructuredMode(CanUseMode):
             response_format = ResponseFormat(schema, name="next_steps")
             return evolve(plain, system_prompt=_system_prompt(request, None), response_format=response_format)
         return evolve(plain, system_prompt=_system_prompt(request, schema), response_format=ResponseFormat())
+
+    def _ask_for_answer(self, request: InferenceRequest) -> InferenceRequest:
+        """Return a rendered request with the schema of an answer alone, and without the message that announces it."""
+        prompt = f"{request.system_prompt}\n\n{_ANSWER_PROMPT}" if request.system_prompt else _ANSWER_PROMPT
+        # A weak model repeats the message as its answer, and the schema leaves it no choice.
+        messages = [message for message in request.messages if not LAST_ANSWER.items() <= message.metadata.items()]
+        is_enforced = self.variant == "json_schema"
+        answer_format = ResponseFormat(_ANSWER_SCHEMA, name="answer") if is_enforced else ResponseFormat()
+        return evolve(request, messages=messages, system_prompt=prompt, response_format=answer_format)
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls, the answer and the thoughts of its JSON."""
@@ -124,7 +142,7 @@ class StructuredMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that holds back JSON until it is complete."""
-        if _may_call(request):
+        if _may_call(request) or _answers_alone(request):
             return _PayloadStream(is_active=True)
         return AnswerStream(PlainSearch()) if may_continue_notation(request) else _PayloadStream(is_active=False)
 
@@ -133,14 +151,28 @@ def _may_call(request: InferenceRequest) -> bool:
     return bool(request.tools) and request.tool_choice.kind != "none"
 
 
+def _answers_alone(request: InferenceRequest) -> bool:
+    """Whether a model that has tools, or has called some, is asked for an answer in words; another form has a schema of its own."""
+    if request.response_format is not None or _may_call(request):
+        return False
+    has_called = any(message.exchanges for message in request.messages)
+    return bool(request.tools) or request.tool_choice.kind == "none" or has_called
+
+
 def _read_plain_answer(response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-    """Return the response to a request for plain text, with the answer of a payload that the model wrote nevertheless."""
-    if not may_continue_notation(request) or not _is_payload(response.text):
+    """Return the response to a request without calls, with the answer of its JSON; a text that is none is the answer."""
+    is_alone = _answers_alone(request)
+    if not (is_alone or may_continue_notation(request)) or not _is_payload(response.text, is_alone=is_alone):
         return response
     payload = _read_payload(response.text, request)
+    if is_alone and not any(isinstance(part, Text) for part in payload.parts):
+        return evolve(response, problem=payload.problem or _NO_ANSWER)
     if payload.problem or payload.has_calls or payload.has_only_thoughts:
         return response
     return _with_payload(response, payload)
+
+
+_NO_ANSWER: Final = f'it has no answer, and no tool can be called now; write {{"{_ANSWER}": "your answer"}}'
 
 
 def _with_payload(response: InferenceResponse, payload: _Payload) -> InferenceResponse:
@@ -293,8 +325,13 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     return payload
 
 
-def _is_payload(text: str) -> bool:
-    """Whether a text that should be plain is a payload and nothing else."""
+def _is_payload(text: str, *, is_alone: bool) -> bool:
+    """Whether a text that should be plain is a payload and nothing else.
+
+    Args:
+        text: the text.
+        is_alone: whether an object with an answer was asked for, so that the items of a payload count, too.
+    """
     inner = strip_fence(text)
     if not inner.startswith("{"):
         return False
@@ -302,7 +339,11 @@ def _is_payload(text: str) -> bool:
         data = parse_json(inner)
     except ValueError:
         return False
-    return isinstance(data, dict) and data.keys() == {_NEXT} and isinstance(data[_NEXT], list)
+    if not isinstance(data, dict):
+        return False
+    if is_alone and data.keys() & {_ANSWER, _TOOL} and data.keys() <= _ITEM_KEYS:
+        return True
+    return data.keys() == {_NEXT} and isinstance(data[_NEXT], list)
 
 
 def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
@@ -27,8 +28,11 @@ from agentloop.values import (
     ResponseFormat,
     Text,
     ToolChoice,
+    ToolExchange,
+    ToolExecution,
     ToolStatus,
 )
+from agentloop.values.messages import LAST_ANSWER
 
 
 @tool(effect="pure")
@@ -361,7 +365,8 @@ def test_a_call_is_a_call_whatever_schema_the_answer_has(own_format: ResponseFor
         ('```json\n{"next": [{"answer": "It is 3."}]}\n```', "It is 3."),
         ('{"next": 3}', '{"next": 3}'),
         ('{"next": [{"answer": "It is 3."}], "more": 1}', '{"next": [{"answer": "It is 3."}], "more": 1}'),
-        ('{"answer": "It is 3."}', '{"answer": "It is 3."}'),
+        ('{"answer": "It is 3."}', "It is 3."),
+        ('{"answer": "It is 3.", "more": 1}', '{"answer": "It is 3.", "more": 1}'),
     ],
 )
 async def test_an_answer_without_tools_may_be_a_payload(written: str, shown: str, *, streaming: bool) -> None:
@@ -373,6 +378,54 @@ async def test_an_answer_without_tools_may_be_a_payload(written: str, shown: str
     loop.on(InferenceDeltaReceived, lambda event: pieces.append(event.delta.text if event.delta.kind == "text" else ""))
     state = await loop.execute("1 + 2?")
     assert (state.final_text, "".join(pieces)) == (shown, shown if streaming else "")
+
+
+def _last_requests() -> list[tuple[str, InferenceRequest]]:
+    call = ToolCall("1", "add", '{"a": 1, "b": 2}')
+    execution = ToolExecution.of(
+        call, ToolStatus.SUCCEEDED, key="", id="", at=datetime(2026, 1, 1, tzinfo=UTC), value=3
+    )
+    called = REQUEST.with_messages([*REQUEST.messages, Message.assistant(ToolExchange(call, execution))])
+    notice = Message.user("This is your last answer.", metadata=LAST_ANSWER)
+    return [
+        ("tools that must not be called", REQUEST.with_tool_choice(ToolChoice.none())),
+        ("no tools behind calls", called.with_tools(())),
+        ("a last answer", called.with_messages([*called.messages, notice]).with_tools(())),
+        ("a last answer at once", REQUEST.with_tools(()).with_tool_choice(ToolChoice.none())),
+    ]
+
+
+@pytest.mark.parametrize("variant", ["json_schema", "json_object"])
+@pytest.mark.parametrize("request_", [pytest.param(each, id=name) for name, each in _last_requests()])
+def test_a_request_without_calls_has_the_schema_of_an_answer_alone(
+    request_: InferenceRequest, variant: Literal["json_schema", "json_object"]
+) -> None:
+    """No branch of a tool, no notice that a weak model would repeat, and the form of the answer in the prompt."""
+    offered = StructuredMode(variant=variant).render_request(request_)
+    answer_format: Any = offered.response_format
+    assert '{"answer": TEXT}' in offered.system_prompt
+    assert "This is your last answer." not in [message.text for message in offered.messages]
+    assert (answer_format.schema is None) is (variant == "json_object")
+    if answer_format.schema is not None:
+        assert (list(answer_format.schema["properties"]), "anyOf" in answer_format.schema) == (["answer"], False)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"next": [{"tool": "add", "arguments": {"a": 1, "b": 2}}]}',
+        '{"tool": "add", "arguments": {"a": 1, "b": 2}}',
+        '{"next": [{"scratchpad": "I call add."}]}',
+        '{"next": []}',
+    ],
+)
+async def test_a_call_in_place_of_the_last_answer_is_never_the_answer(written: str) -> None:
+    """A model that goes on in the notation is asked for its answer, and shown why."""
+    call = '{"next": [{"tool": "add", "arguments": {"a": 1, "b": 2, "note": null}}]}'
+    model = ScriptedInference(call, written, '{"answer": "It is 3."}')
+    loop = AgentLoop(ToolCallingDriver(model, mode="structured"), [add], interceptors=[Budget(steps=2)])
+    assert (await loop.execute("1 + 2?")).final_text == "It is 3."
+    assert "Your answer was rejected" in model.requests[-1].messages[-1].text
 
 
 async def test_a_first_answer_without_tools_is_plain() -> None:
