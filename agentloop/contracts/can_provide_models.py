@@ -75,8 +75,10 @@ class CanProvideModels(Protocol):
     def explain_mode(self, name: str, *, wire_format: str = "", rows: Sequence[CapabilityRow] = ()) -> ModeChoice:
         """Return the mode that `auto` chooses for a model, and why."""
 
-    def in_mode(self, inference: CanInfer, mode: CanUseMode, bounds: Bounds) -> CanInfer:
-        """Return a model that is called in a mode, with bounds on its answers."""
+    def in_mode(
+        self, inference: CanInfer, mode: CanUseMode, bounds: Bounds, *, asks_for_answer: bool = False
+    ) -> CanInfer:
+        """Return a model that is called in a mode, with bounds on its answers; it may be asked for its answer, without a call."""
 
 
 @cache

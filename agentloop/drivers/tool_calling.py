@@ -19,6 +19,7 @@ from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.mode_choices import mode_choice
 from agentloop.drivers.rejections import Rejection, check_response, missing_call
+from agentloop.drivers.repetition import keeps_repeating, repeats_calls
 from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
 from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import (
@@ -183,9 +184,12 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:
         """Return the model as it is called in its mode; a typed final answer needs the strict form that providers accept."""
         mode = self.mode_for(inference, state)
-        if not mode.translates and self.output_check is None:
+        # A model with a tool API may poll; others repeat a call because they do not know how to end.
+        repeats = keeps_repeating if mode.streams_calls else repeats_calls
+        is_stuck = repeats(state.steps, self.tools)
+        if not mode.translates and self.output_check is None and not is_stuck:
             return inference
-        return models().in_mode(inference, mode, self.scope.bounds)
+        return models().in_mode(inference, mode, self.scope.bounds, asks_for_answer=is_stuck)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Call the model, and the final model for the answer if there is one.

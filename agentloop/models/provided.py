@@ -12,6 +12,6 @@ from agentloop.models.modes.selection import select_mode as select_mode
 from agentloop.values.bounds import Bounds
 
 
-def in_mode(inference: CanInfer, mode: CanUseMode, bounds: Bounds) -> CanInfer:
-    """Return a model that is called in a mode, with bounds on its answers."""
-    return ModeInference(inference, mode, bounds=bounds)
+def in_mode(inference: CanInfer, mode: CanUseMode, bounds: Bounds, *, asks_for_answer: bool = False) -> CanInfer:
+    """Return a model that is called in a mode, with bounds on its answers; it may be asked for its answer, without a call."""
+    return ModeInference(inference, mode, asks_for_answer=asks_for_answer, bounds=bounds)

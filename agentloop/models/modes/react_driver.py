@@ -14,11 +14,12 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.rejections import Rejection, check_output, missing_call, retry_request
+from agentloop.drivers.repetition import keeps_repeating, repeats_calls
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.models.model_capabilities import find_row
 from agentloop.models.modes.calls import validate_call
 from agentloop.models.modes.react_decision import InvalidDecision, ReActDecision, decision_of, extra_fields_schema
-from agentloop.models.modes.react_mode import select_react_mode
+from agentloop.models.modes.react_mode import ReActJsonMode, select_react_mode
 from agentloop.models.modes.react_prompt import AS_WRITTEN, ReActPrompt
 from agentloop.models.modes.selection import ModeInference
 from agentloop.models.modes.written_calls import RunEmbedded
@@ -135,9 +136,15 @@ class ReActDriver(InferringDriver):
         _, reason = find_row(name, wire_format=inference.wire_format_name, rows=self.models)
         return ModeChoice(name, mode, reason)
 
-    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:  # noqa: ARG002  # the notation never changes
+    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:
         """Return the model as it is called for decisions."""
-        return ModeInference(inference, self.mode_for(inference), bounds=self.scope.bounds)
+        mode = self.mode_for(inference)
+        # Without a schema, words have to say it, so that more has to be known.
+        repeats = (
+            repeats_calls if isinstance(mode, ReActJsonMode) and mode.constrain == "json_schema" else keeps_repeating
+        )
+        is_stuck = repeats(state.steps, self.tools)
+        return ModeInference(inference, mode, asks_for_answer=is_stuck, bounds=self.scope.bounds)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Get a decision from the model, and the final answer if it takes an inference of its own.

@@ -30,7 +30,15 @@ from agentloop.models.modes.native import AssumedMode, NativeMode, WrittenCalls
 from agentloop.models.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.capabilities import Capabilities, CapabilityRow
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice, within_bounds
+from agentloop.values.inference import (
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    ModeChoice,
+    ToolChoice,
+    within_bounds,
+)
+from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 
 _SLICE = 1_000
@@ -177,10 +185,13 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
     Attributes:
         inference: the model.
         mode: the mode.
+        asks_for_answer: whether the model is asked for an answer without calls, because those that it makes bring nothing new.
+            A call that it makes nevertheless is read as always.
     """
 
     inference: CanInfer
     mode: CanUseMode
+    asks_for_answer: bool = field(default=False, kw_only=True)
     _bounds: Bounds = field(default=DEFAULT_BOUNDS, kw_only=True)
     _report: RetryReport | None = field(default=None, kw_only=True)
 
@@ -205,9 +216,22 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model receives it."""
-        offered = self.mode.render_request(request)
+        offered = self._offer(request)
         answer_format = strict_format(offered, request)
         return offered if answer_format is None else offered.with_response_format(answer_format.sent)
+
+    def _offer(self, request: InferenceRequest) -> InferenceRequest:
+        offered = self.mode.render_request(request)
+        # A choice of the user's stays; without tools, the request asks for an answer in any case.
+        if not (self.asks_for_answer and request.tools and request.tool_choice.kind == "auto"):
+            return offered
+        asking = self.mode.render_request(request.with_tool_choice(ToolChoice.none()))
+        if self.mode.streams_calls:
+            return asking
+        # Whatever is said, the request extends the one before it (law 13).
+        if asking.response_format is not None and asking.response_format.schema is not None:
+            return offered.with_response_format(asking.response_format)
+        return offered.with_messages([*offered.messages, _question_again(request)])
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Call the model in its mode.
@@ -215,7 +239,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
         Raises:
             InferenceError: the call of the model failed.
         """
-        offered = self.mode.render_request(request)
+        offered = self._offer(request)
         answer_format = strict_format(offered, request)
         sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
         try:
@@ -231,7 +255,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
         Raises:
             InferenceError: the call of the model failed.
         """
-        offered = self.mode.render_request(request)
+        offered = self._offer(request)
         answer_format = strict_format(offered, request)
         sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
         stream, fallback, has_started = self._stream_in_mode(request, sent, answer_format), None, False
@@ -320,6 +344,18 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
         mode = fallback.mode
         form = mode.form if isinstance(mode, ProgramMode) else mode
         return ModeChoice(model, form.name, f"the provider refused the tools: {error}")
+
+
+_LONGEST_QUESTION = 2_000
+
+
+def _question_again(request: InferenceRequest) -> Message:
+    """Return the message that asks for the answer: a weak model repeats whatever else it says, and not a question."""
+    asked = (message.text for message in reversed(request.messages) if message.role == "user" and message.text.strip())
+    question = next(asked, "")
+    if not question or len(question) > _LONGEST_QUESTION:
+        return Message.user("Answer my question with these results, without another call.")
+    return Message.user(f"Answer my question with these results, without another call: {question}")
 
 
 def _with_choice(response: InferenceResponse, choice: ModeChoice) -> InferenceResponse:
