@@ -156,7 +156,8 @@ class LLMConfig(Value):
 
         Args:
             text: the name of the provider, a colon, and the provider's name for the model.
-            base_url: another URL, such as that of a proxy or a server of your own; the key is then optional.
+            base_url: another URL, such as that of a proxy or a server of your own, with or without the path of the provider, such as
+                `/v1`; the key is then optional.
             api_key: the key, or a function that returns it; by default, taken from the provider's environment variable.
             environment: the environment variables; by default, `os.environ`.
             **settings: any other attribute of this class.
@@ -180,7 +181,7 @@ class LLMConfig(Value):
             auth = preset.function_auth
         config = cls(
             model=model,
-            base_url=preset.url(variables.get) if base_url is None else base_url,
+            base_url=preset.url(variables.get) if base_url is None else preset.complete(_as_url(base_url)),
             wire_format=preset.wire_format,
             api_key=key,
             provider=preset.name,

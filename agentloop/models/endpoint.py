@@ -43,6 +43,7 @@ _LONG_BODY = 65_536
 _SLICE = 200
 """The deltas after which other tasks have a turn: many may have arrived at once."""
 _UNAUTHORIZED = 401
+_NOT_FOUND = 404
 
 
 @frozen(eq=False)
@@ -228,7 +229,7 @@ class Endpoint:
             raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
             response = await self._decode(raw)
         except InferenceError as error:
-            raise self._redacted(error, key) from error.__cause__
+            raise self._redacted(self._located(error, encoded.path), key) from error.__cause__
         return _as_of_tools(response, encoded, passed)
 
     async def _decode(self, raw: RawResponse) -> InferenceResponse:
@@ -253,8 +254,15 @@ class Endpoint:
                 await response.aclose()
                 raise
         except InferenceError as error:
-            raise self._redacted(error, key) from error.__cause__
+            raise self._redacted(self._located(error, encoded.path), key) from error.__cause__
         return response
+
+    def _located(self, error: InferenceError, path: str) -> InferenceError:
+        """Return an error that says where nothing was found: the model has no such name there, or the base URL is another one."""
+        if error.status == _NOT_FOUND and error.args:
+            url = self.config.url(path).partition("?")[0]
+            error.args = (f"{error.args[0]}; the request went to {url}, is the base URL right?", *error.args[1:])
+        return error
 
     def _redacted(self, error: InferenceError, key: Secret | None) -> InferenceError:
         args = error.args

@@ -74,6 +74,9 @@ class Preset(Value):
         families: other names by which people call it: those of its models, its product or its company.
         makers_url: a regular expression for the base URLs at which it serves its own models; empty for a service that serves those of
             others. A maker's own API separates calls from text; elsewhere, a server may leave them in the text.
+        path: the path with which a given base URL is completed that has only the beginning of it, such as none; None for the path of
+            `base_url`, where that is a text.
+        endpoint_path: the first part of the paths of all endpoints, which a given base URL need not repeat.
     """
 
     name: str
@@ -91,6 +94,32 @@ class Preset(Value):
     quirks: Quirks = Quirks()  # immutable
     families: tuple[str, ...] = ()
     makers_url: str = ""
+    path: str | None = None
+    endpoint_path: str = ""
+
+    def complete(self, base_url: str) -> str:
+        """Return a given base URL with the rest of the path of this service, if it has only the beginning of that path.
+
+        Args:
+            base_url: the URL, with or without the version of the API.
+        """
+        scheme, separator, remainder = base_url.partition("://")
+        location, mark, query = remainder.partition("?")
+        authority, _, given = location.rstrip("/").partition("/")
+        path = self._path.strip("/")
+        if f"{path}/".startswith(f"{given}/" if given else ""):
+            given = path
+        if self.endpoint_path:
+            given = f"/{given}".removesuffix(self.endpoint_path).strip("/")
+        return f"{scheme}{separator}{authority}{'/' if given else ''}{given}{mark}{query}"
+
+    @property
+    def _path(self) -> str:
+        """The path of the base URL; empty if it depends on the environment."""
+        if self.path is not None or not isinstance(self.base_url, str):
+            return self.path or ""
+        url = _PLACEHOLDER.sub(lambda found: found[2] or "https://host", self.base_url)
+        return url.partition("://")[2].partition("/")[2]
 
     def url(self, variables: Variables) -> str:
         """Return the base URL in an environment.
@@ -260,6 +289,7 @@ _ROWS = (
         families=("command",),
         base_url="{CO_API_URL:-https://api.cohere.com}",
         wire_format="cohere-v2",
+        endpoint_path="/v2",
         key_variable="CO_API_KEY",
         other_key_variables=("COHERE_API_KEY",),
     ),
@@ -364,12 +394,14 @@ _ROWS = (
     Preset(
         name="litellm",
         base_url="{LITELLM_PROXY_API_BASE:-http://localhost:4000}",
+        path="/v1",
         key_variable="LITELLM_PROXY_API_KEY",
         needs_key=False,
     ),
     Preset(
         name="ollama",
         base_url=lambda variables: f"{_ollama_url(variables)}/v1",
+        path="/v1",
         key_variable="OLLAMA_API_KEY",
         needs_key=False,
     ),
@@ -377,6 +409,7 @@ _ROWS = (
         name="ollama-native",
         base_url=_ollama_url,
         wire_format="ollama",
+        endpoint_path="/api",
         key_variable="OLLAMA_API_KEY",
         needs_key=False,
     ),

@@ -189,11 +189,23 @@ async def test_an_error_has_a_type_status_message_and_request_id(status: int, ki
     """Each HTTP error status maps to one type, whose message contains the provider's message and code."""
     reply = respond_json(status, {"error": {"message": "so it is", "code": "its_code"}}, {"x-request-id": "req-7"})
     async with loopback(reply) as server:
+        url = f"{server.url}/chat/completions"
         with pytest.raises(InferenceError) as caught:
             await inference_for(server, retry=ONCE).infer(QUESTION)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.request_id, caught.value.retry_after) == (status, "req-7", None)
-    assert str(caught.value) == f"the provider responded with HTTP {status}: so it is (its_code)"
+    located = f"; the request went to {url}, is the base URL right?" if status == 404 else ""
+    assert str(caught.value) == f"the provider responded with HTTP {status}: so it is (its_code){located}"
+
+
+async def test_where_nothing_is_found_is_said_without_the_query() -> None:
+    """Also in a stream; the query of the base URL may have a key."""
+    async with loopback(respond_json(404, {})) as server:
+        inference = inference_for(server, retry=ONCE)
+        config = inference.config.with_settings(base_url=f"{server.url}?key=secret")
+        with pytest.raises(BadRequest, match=f"{server.url}/chat/completions, is the") as caught:
+            _ = [item async for item in HttpInference(config).stream(QUESTION)]
+    assert "secret" not in str(caught.value)
 
 
 async def test_a_conversation_that_is_too_long_has_an_error_of_its_own() -> None:

@@ -136,7 +136,47 @@ def test_a_url_comes_from_the_variable_of_the_providers_own_client(
     """The URL is completed where that client completes it; `base_url` overrides it."""
     environment = {**KEYS, variable: value}
     assert LLMConfig.parse(model, environment=environment).base_url == url
-    assert LLMConfig.parse(model, environment=environment, base_url="http://other").base_url == "http://other"
+    assert LLMConfig.parse(model, environment=environment, base_url="http://other/own").base_url == "http://other/own"
+
+
+@pytest.mark.parametrize(
+    ("provider", "given", "url"),
+    [
+        *[
+            (name, "", path)
+            for name, path in [
+                ("anthropic", "/v1"),
+                ("gemini", "/v1beta"),
+                ("groq", "/openai/v1"),
+                ("cerebras", "/v1"),
+                ("cohere", ""),
+                ("ollama-native", ""),
+                ("ollama", "/v1"),
+                ("litellm", "/v1"),
+                ("openai", "/v1"),
+                ("vllm", "/v1"),
+                ("azure", "/openai/v1"),
+                ("bedrock", ""),
+            ]
+        ],
+        ("anthropic", "/", "/v1"),
+        ("anthropic", "/v1/", "/v1"),
+        ("anthropic", "?a=/b", "/v1?a=/b"),
+        ("anthropic", "/claude", "/claude"),
+        ("groq", "/openai", "/openai/v1"),
+        ("groq", "/open", "/open"),
+        ("openrouter", "/api", "/api/v1"),
+        ("cohere", "/v2", ""),
+        ("cohere", "/mine/v2", "/mine"),
+        ("ollama-native", "/api", ""),
+        ("openai", "/v1/models", "/v1/models"),
+        ("azure", "/openai/deployments/d?api-version=1", "/openai/deployments/d?api-version=1"),
+    ],
+)
+def test_a_given_url_has_the_path_of_the_provider_or_not(provider: str, given: str, url: str) -> None:
+    """What a given URL lacks of the path of the provider is added; any other path is the user's own."""
+    config = LLMConfig.parse(f"{provider}:m", base_url=f"http://other{given}", api_key="k", environment={})
+    assert config.base_url == f"http://other{url}"
 
 
 def test_own_headers_are_added_to_those_of_the_environment() -> None:
@@ -228,7 +268,7 @@ def test_the_key_comes_from_the_process_environment(monkeypatch: pytest.MonkeyPa
 def test_a_custom_base_url_makes_the_key_optional() -> None:
     """A key that is available is sent nevertheless."""
     config = LLMConfig.parse("openai:m", base_url="http://localhost:1/", environment={})
-    assert (config.base_url, config.api_key) == ("http://localhost:1", None)
+    assert (config.base_url, config.api_key) == ("http://localhost:1/v1", None)
     assert LLMConfig.parse("openai:m", base_url="http://localhost:1", environment=KEYS).api_key is not None
 
 
