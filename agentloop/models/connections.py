@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping
 from functools import cache, partial
+from ipaddress import ip_address
 from types import coroutine
 from typing import Any, Protocol, TypeVar, cast
 from urllib.request import getproxies
@@ -502,12 +503,58 @@ def proxied_opener() -> Callable[[], ModelConnection]:
     return lambda: ProxiedConnection(make_client())
 
 
-def proxies() -> tuple[tuple[str, str], ...]:
-    """Return what tells the proxies of the environment from others; empty without any."""
+def proxies(url: httpx.URL) -> tuple[tuple[str, str], ...]:
+    """Return the settings of the proxies if one applies to a URL, to tell them from others; empty if requests need none.
+
+    The rules are those of httpx, which sends what goes through a proxy.
+
+    Args:
+        url: the URL of a request.
+    """
     # Each execution asks, and what the standard library does for it takes longer than anything else that a kept connection needs.
-    if sys.platform not in _SYSTEMS_WITH_PROXIES and not any(name[-6:].lower() == "_proxy" for name in os.environ):
+    if sys.platform not in _SYSTEMS_WITH_PROXIES and not any(
+        name[-6:].lower() == "_proxy" and name.lower() != "no_proxy" for name in os.environ
+    ):
         return ()
-    return tuple(sorted(getproxies().items()))
+    settings = getproxies()
+    if not (settings.get(url.scheme) or settings.get("all")):
+        return ()
+    exempt = [entry for each in settings.get("no", "").split(",") if (entry := each.strip())]
+    return () if any(_is_exempt(url, entry) for entry in exempt) else tuple(sorted(settings.items()))
+
+
+def _is_exempt(url: httpx.URL, entry: str) -> bool:
+    """Return whether an entry of `NO_PROXY` exempts a URL."""
+    if entry == "*":
+        return True
+    text = entry
+    if "://" not in entry:
+        version = _ip_version(entry)
+        is_exact = version is not None or entry.lower() == "localhost"
+        text = f"all://[{entry}]" if version == _IPV6 else f"all://{entry}" if is_exact else f"all://*{entry}"
+    try:
+        pattern = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False  # opening a client reports it
+    if pattern.scheme not in {"all", url.scheme} or pattern.port not in {None, url.port}:
+        return False
+    host = pattern.host
+    if host.startswith("*."):
+        return url.host.endswith(host[1:])
+    if host.startswith("*"):
+        return f".{url.host}".endswith(f".{host[1:]}")
+    return bool(host) and url.host == host
+
+
+_IPV6 = 6
+
+
+def _ip_version(text: str) -> int | None:
+    """Return the version of an IP address, which the length of its network may follow; None for a name."""
+    try:
+        return ip_address(text.partition("/")[0]).version
+    except ValueError:
+        return None
 
 
 # --- TLS -------------------------------------------------------------------------------------------------------------

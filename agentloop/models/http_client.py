@@ -658,8 +658,8 @@ def _default_transport() -> Transport:
 
 def _pool_for(config: LLMConfig, url: httpx.URL) -> tuple[Hashable, ConnectionPool]:
     """Return the pool of the address in the running event loop, and what it is known by there."""
-    # The selection of a proxy by scheme and NO_PROXY is left to httpx.
-    env = proxies()
+    # Which proxy it is, by scheme, is left to httpx.
+    env = proxies(url)
     transport = "httpx" if env else config.transport or _default_transport()
     key = (transport, url.scheme, url.netloc, env)
     connections = LoopConnections.of_running_loop()

@@ -16,7 +16,13 @@ from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.models import HttpInference
-from agentloop.models.connections import IDLE_SECONDS, MAX_IDLE_CONNECTIONS, _make_tls_context, close_idle_connections
+from agentloop.models.connections import (
+    IDLE_SECONDS,
+    MAX_IDLE_CONNECTIONS,
+    _make_tls_context,
+    close_idle_connections,
+    proxies,
+)
 from agentloop.models.http_client import in_process_client
 from agentloop.values.policies import RetryPolicy
 from tests.limits import jump, over_time, turns_of_the_event_loop
@@ -331,6 +337,39 @@ async def test_no_proxy_is_honored(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         assert (await inference_for(server).infer(QUESTION)).text == "directly"
         assert proxy.connections == 0
+
+
+@pytest.mark.parametrize("http", ["", "http://127.0.0.1:9"])
+@pytest.mark.parametrize(
+    "exempt",
+    [
+        "",
+        "*",
+        "model.example.com",
+        "example.com",
+        ".example.com",
+        "ample.com",
+        "other.org, EXAMPLE.com ,",
+        "example.com:8080",
+        "example.com:9",
+        "https://model.example.com",
+        "http://model.example.com",
+        "127.0.0.1",
+        "127.0.0.0/8",
+        "::1",
+        "localhost",
+    ],
+)
+def test_the_proxies_that_apply_are_those_of_httpx(exempt: str, http: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request goes through a client of httpx if, and only if, that client would send it through a proxy."""
+    monkeypatch.setenv("NO_PROXY", exempt)
+    if http:
+        monkeypatch.setenv("HTTP_PROXY", http)
+    client = httpx.AsyncClient()
+    hosts = ["model.example.com:8080", "example.com", "127.0.0.1:1", "[::1]:1", "localhost", "xexample.com", "other"]
+    for url in [httpx.URL(f"{scheme}://{host}/v1") for scheme in ("http", "https") for host in hosts]:
+        is_proxied = client._transport_for_url(url) is not client._transport
+        assert bool(proxies(url)) is is_proxied, (url, exempt)
 
 
 async def test_a_proxy_serves_more_concurrent_requests_than_a_default_pool(
