@@ -20,7 +20,8 @@ from agentloop.tools.fitting import comparable_arguments, fit_call
 from agentloop.values.batches import ToolCalls
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ToolChoice
-from agentloop.values.messages import Message, Part, ResponsePart
+from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.messages import REJECTED_ANSWER, Message, Part, ResponsePart
 from agentloop.values.parts import ProviderPart, Text
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import (
@@ -253,7 +254,8 @@ def retry_request(request: InferenceRequest, response: InferenceResponse, reject
         # Providers refuse a blank text.
         shown = [part for part in response.parts if not isinstance(part, Text) or part.text.strip()]
         answer = Message.assistant(*[part for part in shown if not isinstance(part, ToolCall)])
-        correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error))
+        metadata = REJECTED_ANSWER if rejection.output_error else EMPTY_OBJECT
+        correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error), metadata=metadata)
         return request.with_messages([*request.messages, *((answer, correction) if answer.parts else (correction,))])
     # Valid calls are not executed either: the model repeats them together with the corrected ones.
     errors = iter(rejection.call_errors)

@@ -81,6 +81,17 @@ def find_row(
     return None, "no row names the model or its service"
 
 
+def service_capabilities(name: str, wire_format: str) -> Capabilities | None:
+    """Return what the service of a model can do for any model, whatever is known of this one; None for an unknown service.
+
+    Args:
+        name: `provider:model`, or the model alone.
+        wire_format: the name of the wire format.
+    """
+    names = [alias for names in model_names(name) for alias in names]
+    return next((row.capabilities for row in SERVICE_ROWS if row.matches(names, wire_format)), None)
+
+
 def model_names(name: str) -> tuple[tuple[str, ...], ...]:
     """Return the names under which a model may be known, for each reading of the string, the most likely reading first.
 

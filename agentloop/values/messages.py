@@ -25,6 +25,8 @@ OF_TOOLS: Mapping[str, bool] = {"agentloop.of_tools": True}
 """The metadata of a message of the user that a mode has made of the results of tools, for the wire formats."""
 LAST_ANSWER: Mapping[str, bool] = {"agentloop.last_answer": True}
 """The metadata of a message that announces the last answer; modes that ask for it by a schema leave the message out."""
+REJECTED_ANSWER: Mapping[str, bool] = {"agentloop.rejected_answer": True}
+"""The metadata of a message that tells a model why its answer does not have the requested form."""
 ATTACHED = "agentloop.attached"
 """The key of the metadata of a user's message for the number of characters at the beginning of its text that are not the user's
 own words: the text of attached files, and text that was piped into a command."""

@@ -332,6 +332,31 @@ def test_an_answer_is_given_with_a_tool_where_no_schema_can_be_enforced() -> Non
     assert AssumedMode(model="m", enforces_schemas=True).render_request(request) == request
 
 
+@pytest.mark.parametrize("model", ["llamacpp:my-own", "vllm:qwen3-8b", "ollama:gemma4"])
+async def test_a_form_is_enforced_where_the_model_can_only_answer(model: str) -> None:
+    """First the tools and the form in words; an answer in another form is asked for again without tools, with the schema."""
+    replies = (answer(**NATIVE_CALL), answer("It is three."), answer('{"answer": 3}'))
+    async with loop_at(*replies, model=model, output_type=int) as (loop, server):
+        state = await loop.execute("1 + 2?")
+    bodies = [json.loads(request.body) for request in server.requests]
+    assert (state.output, state.step_count) == (3, 2)
+    assert [("tools" in body, "response_format" in body, body.get("tool_choice")) for body in bodies] == [
+        (True, False, None),
+        (True, False, None),
+        (False, True, None),
+    ]
+    assert all("satisfies this JSON Schema" in body["messages"][0]["content"] for body in bodies)
+    assert not any(ANSWER_TOOL in request.body.decode() for request in server.requests)
+
+
+async def test_a_form_is_asked_for_with_a_tool_where_a_row_says_so() -> None:
+    """A row of the user's is what the server can do."""
+    rows = [CapabilityRow("vllm:*", Capabilities("native"))]
+    async with loop_at(answer("3"), model="vllm:qwen3-8b", output_type=int, driver={"models": rows}) as (loop, server):
+        assert (await loop.execute("1 + 2?")).output == 3
+    assert ANSWER_TOOL in server.requests[0].body.decode()
+
+
 async def test_a_model_with_a_tool_api_stays_native() -> None:
     """Its calls run, and every request offers the tools."""
     async with loop_at(answer(**NATIVE_CALL), answer(ANSWER), driver={"streaming": True, "eager": True}) as (
@@ -372,8 +397,9 @@ async def test_calls_in_a_text_are_read_within_the_bounds_of_the_loop(length: in
 
 @pytest.mark.parametrize("text", ["3", '{"name": "give_final_answer", "arguments": {"answer": 3}}'])
 async def test_a_typed_answer_may_be_written_as_text(text: str) -> None:
-    """The answer is read from the text, also if it is a call of the tool that gives it."""
-    async with loop_at(answer(text), output_type=int) as (loop, server):
+    """The answer is read from the text, also if it is a call of the tool that gives it, where that tool is offered."""
+    rows = [CapabilityRow("*", Capabilities("native", is_assumed=True))]
+    async with loop_at(answer(text), output_type=int, driver={"models": rows}) as (loop, server):
         state = await loop.execute("1 + 2?")
     assert (state.output, len(server.requests)) == (3, 1)
 

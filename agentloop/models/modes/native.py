@@ -22,7 +22,7 @@ from agentloop.values.inference import (
     ToolChoice,
 )
 from agentloop.values.json import format_json, freeze_object, parse_json
-from agentloop.values.messages import ResponsePart
+from agentloop.values.messages import REJECTED_ANSWER, ResponsePart
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ANSWER_TOOL, Effect, ToolCall, ToolSpec
 from agentloop.values.value import one_of
@@ -34,13 +34,18 @@ WrittenCalls: TypeAlias = Literal["read", "refused", "shown"]
 """What becomes of calls that a server leaves in the text of a model, although they were offered through the tool API."""
 
 
+AnswerForm: TypeAlias = Literal["format", "late_format", "tool"]
+"""How an answer gets its requested form."""
+
+
 @frozen(kw_only=True)
 class NativeMode(CanUseMode):
     """The provider's tool API.
 
     Attributes:
-        output: how an answer gets its requested form: `format` uses the provider's response format; `tool` offers a tool whose
-            arguments are the answer, for models whose API enforces no schema for answers.
+        output: how an answer gets its requested form: `format` uses the provider's response format; `late_format` uses it without the
+            tools, where none can be called or the model has answered in another form, for servers that do not let a model call
+            tools beside it; `tool` offers a tool whose arguments are the answer, for models whose API enforces no schema for answers.
         written_calls: what becomes of calls that a server leaves in the text: `read` reads them as the mode `validated` does,
             `refused` asks for them again, and `shown` takes them for a part of the answer, with an event. What the text only quotes
             is a part of the answer in any case. `auto` and `native` read them unless the model is at its maker's own API.
@@ -52,7 +57,7 @@ class NativeMode(CanUseMode):
     reprompts: ClassVar[bool] = False
     streams_calls: ClassVar[bool] = True
 
-    output: Literal["format", "tool"] = "format"
+    output: AnswerForm = "format"
     written_calls: WrittenCalls = field(default="refused", validator=one_of(frozenset(get_args(WrittenCalls))))
     bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 
@@ -63,15 +68,17 @@ class NativeMode(CanUseMode):
 
     @property
     def translates(self) -> bool:
-        """Whether answers are given with a tool, or calls are read from the text."""
-        return self.output == "tool" or self.written_calls == "read"
+        """Whether requests with a form for the answer change, or calls are read from the text."""
+        return self.output != "format" or self.written_calls == "read"
 
     def with_bounds(self, bounds: Bounds) -> Self:
         """Return a mode that reads answers within these bounds."""
         return self if bounds is self.bounds else evolve(self, bounds=bounds)
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request; if a form is requested and answers are given with a tool, with that tool instead."""
+        """Return the request; if a form is requested, with the tool that gives the answer, or without the form or the tools."""
+        if self.output == "late_format" and request.response_format is not None and request.tools:
+            return _with_late_format(request, request.response_format)
         if not self._answers_with_tool(request):
             return request
         # The answer is a tool call, too, so the model must always call a tool.
@@ -143,6 +150,23 @@ class NativeMode(CanUseMode):
 
     def _answers_with_tool(self, request: InferenceRequest) -> bool:
         return self.output == "tool" and request.response_format is not None
+
+
+_FORM: Final = "When no tool is left to be called, answer with JSON that {}, and nothing else."
+
+
+def _with_late_format(request: InferenceRequest, answer_format: ResponseFormat) -> InferenceRequest:
+    """Return a request with tools, and the form of the answer in words; or with the form, if the model can only answer."""
+    last, choice = request.messages[-1] if request.messages else None, request.tool_choice
+    has_answered = last is not None and REJECTED_ANSWER.items() <= last.metadata.items() and not choice.is_forced
+    schema = answer_format.schema
+    form = "is an object" if schema is None else f"satisfies this JSON Schema: {format_json(schema).decode()}"
+    prompt = "\n\n".join(filter(None, (request.system_prompt, _FORM.format(form))))
+    if choice.kind == "none" or has_answered:
+        return evolve(
+            request.with_tools(()), system_prompt=prompt, tool_choice=ToolChoice.auto(), parallel_tool_calls=None
+        )
+    return evolve(request, system_prompt=prompt, response_format=None)
 
 
 class _AnswerToolStream(ModeStream):
@@ -286,8 +310,8 @@ class AssumedMode(CanUseMode):
 
     Attributes:
         model: the name of the model.
-        enforces_schemas: whether the provider can constrain an answer to a schema. It is asked to only without tools, since
-            several servers that constrain the answer do not let the model call a tool.
+        enforces_schemas: whether the provider can constrain an answer to a schema. It is asked to only without tools, or when the
+            model has answered, since several servers that constrain the answer do not let the model call a tool.
         bounds: limits the length of texts that are read and the steps that it takes; a driver sets those of its loop.
     """
 
@@ -313,11 +337,11 @@ class AssumedMode(CanUseMode):
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request for the tool API."""
-        return self._native(request).render_request(request)
+        return self._native().render_request(request)
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with its calls, from the tool API or from its text."""
-        native = self._native(request)
+        native = self._native()
         written = native.read_written(response, request)
         if written is not response and written.tool_calls:
             written = evolve(written, mode_choice=ModeChoice(self.model, self.fallback.name, _WRITES_CALLS))
@@ -329,11 +353,10 @@ class AssumedMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that emits the calls of the tool API at once, and holds text back from where a call may begin."""
-        return self._native(request).stream(request)
+        return self._native().stream(request)
 
-    def _native(self, request: InferenceRequest) -> NativeMode:
-        output: Literal["format", "tool"] = "format" if self.enforces_schemas and not request.tools else "tool"
-        return _reading_mode(output, self.bounds)
+    def _native(self) -> NativeMode:
+        return _reading_mode("late_format" if self.enforces_schemas else "tool", self.bounds)
 
 
 @lru_cache(maxsize=16)
@@ -344,7 +367,7 @@ def _text_mode(bounds: Bounds) -> TextMode:
 
 
 @lru_cache(maxsize=16)
-def _reading_mode(output: Literal["format", "tool"], bounds: Bounds) -> NativeMode:
+def _reading_mode(output: AnswerForm, bounds: Bounds) -> NativeMode:
     return NativeMode(output=output, written_calls="read", bounds=bounds)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import lru_cache, partial
-from typing import Literal, Self
+from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
@@ -25,8 +25,8 @@ from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeS
 from agentloop.drivers.mode_choices import mode_choice
 from agentloop.errors import ConfigurationError, ToolsNotSupported
 from agentloop.errors.hints import suggest
-from agentloop.models.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
-from agentloop.models.modes.native import AssumedMode, NativeMode, WrittenCalls
+from agentloop.models.model_capabilities import UNKNOWN_MODEL, capabilities, find_row, service_capabilities
+from agentloop.models.modes.native import AnswerForm, AssumedMode, NativeMode, WrittenCalls
 from agentloop.models.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.capabilities import Capabilities, CapabilityRow
@@ -106,19 +106,33 @@ def _select_mode(
 ) -> CanUseMode:
     known = capabilities(model, wire_format=wire_format, rows=rows)
     if mode != "auto":
-        return _create_mode(mode, known, written)
-    if not known.is_assumed or known.mode != "native":
-        return _create_mode(known.mode, known, written)
+        return _create_mode(mode, known, written, _is_enforced_late(model, wire_format, rows))
     if chosen:
         return _create_mode(chosen, known, written)
+    if not known.is_assumed or known.mode != "native":
+        return _create_mode(known.mode, known, written, _is_enforced_late(model, wire_format, rows))
     return AssumedMode(model=model, enforces_schemas=known.structured_output == "json_schema")
 
 
+def _is_enforced_late(model: str, wire_format: str, rows: tuple[CapabilityRow, ...]) -> bool:
+    """Whether a model is at a server that constrains the answers of any model to a schema, but perhaps not beside tools."""
+    if find_row(model, wire_format=wire_format, rows=rows)[0] in rows:  # the user says what it can do
+        return False
+    service = service_capabilities(model, wire_format)
+    return service is not None and service.is_assumed and service.structured_output == "json_schema"
+
+
 @lru_cache(maxsize=256)
-def _create_mode(name: str, known: Capabilities, written: WrittenCalls = "refused") -> CanUseMode:
+def _create_mode(
+    name: str,
+    known: Capabilities,
+    written: WrittenCalls = "refused",
+    is_enforced_late: bool = False,  # noqa: FBT001, FBT002  # cached
+) -> CanUseMode:
     name = known.mode if name == "auto" else name
     if name == "native":
-        output: Literal["format", "tool"] = "format" if known.structured_output == "json_schema" else "tool"
+        output: AnswerForm = "late_format" if is_enforced_late else "tool"
+        output = "format" if known.structured_output == "json_schema" else output
         return NativeMode(output=output, written_calls=written)
     if name == "structured":
         from agentloop.models.modes.structured import StructuredMode
