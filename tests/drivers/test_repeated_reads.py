@@ -106,6 +106,17 @@ async def test_text_modes_are_told_not_to_call(mode: str) -> None:
     assert (state.final_text, said) == ("done", [False, False, True, False])
 
 
+async def test_a_decision_can_only_be_an_answer() -> None:
+    """The schema of a ReAct decision says so, and the prompt stays as it is (law 13)."""
+    call = '{"thought": "", "type": "tool", "tool": "weather", "args": {"city": "Paris"}}'
+    model = ScriptedInference(call, call, '{"thought": "", "type": "final", "answer": "done"}')
+    state = await AgentLoop(ReActDriver(model, output="json"), TOOLS).execute("go")
+    formats: list[Any] = [request.response_format for request in model.requests]
+    branches = [len(each.schema["properties"]["decision"]["anyOf"]) for each in formats]
+    assert (state.final_text, branches) == ("done", [6, 6, 1])
+    assert len({request.system_prompt for request in model.requests}) == 1
+
+
 async def test_decisions_as_text_may_repeat_once() -> None:
     """Only words can say it, behind three equal steps in a row."""
     call = 'Thought: x\nAction: weather\nAction Input: {"city": "Paris"}'

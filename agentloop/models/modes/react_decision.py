@@ -23,6 +23,9 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange
 NOTATION = "react"
 """The wire format of the provider part that stores the extra fields of a decision."""
 
+WRAPPED = "decision"
+"""The key of the object around a decision, where a provider enforces its schema."""
+
 D = TypeVar("D", bound="ReActDecision")
 
 
@@ -172,36 +175,39 @@ def decision_format(request: InferenceRequest, decision_type: type[ReActDecision
 
 
 _TEXT: Final = {"type": "string"}
+_TOOL_TYPE: Final = {"type": "string", "enum": ["tool"]}
+_FINAL_TYPE: Final = {"type": "string", "enum": ["final"]}
 _TYPE: Final = {"type": "string", "enum": ["tool", "final"]}
 
 
 def _strict_decision_schema(request: InferenceRequest, decision_type: type[ReActDecision]) -> dict[str, Any]:
-    branches, definitions = [], dict[str, Any]()
-    for spec in request.tools:
-        branch, inner = strict_schema(spec.parameters, f"{spec.name}.")
-        branches.append(branch)
-        definitions |= inner
-    args = {"anyOf": [*branches, {"type": "null"}]}
-    name: dict[str, Any] = {"type": "string", "enum": [spec.name for spec in request.tools]}
-    answer: dict[str, Any] = dict(_TEXT)
-    if request.response_format is not None and request.response_format.schema is not None:
-        answer, inner = strict_schema(request.response_format.schema, "answer.")
-        definitions |= inner
+    """Return the schema of one decision, which is one of several whole objects: no key contradicts another one, and none is empty.
+
+    Providers require an object at the root, so that the choice is one of its properties.
+    """
+    choice, definitions = request.tool_choice, dict[str, Any]()
     extra, inner = strict_schema(extra_fields_schema(decision_type), "decision.")
-    # The thought comes first, so that the model reasons before it decides.
-    properties = {
-        "thought": _TEXT,
-        **extra["properties"],
-        "type": _TYPE,
-        "tool": {"anyOf": [name, {"type": "null"}]},
-        "args": args,
-        "calls": {"anyOf": [{"type": "array", "items": closed_object({"tool": name, "args": args})}, {"type": "null"}]},
-        "answer": {"anyOf": [answer, {"type": "null"}]},
-    }
-    if request.parallel_tool_calls is False:
-        del properties["calls"]
     definitions |= inner
-    return {**closed_object(properties), **({"$defs": definitions} if definitions else {})}
+    calls = []
+    for spec in request.tools:
+        args, inner = strict_schema(spec.parameters, f"{spec.name}.")
+        if choice.allows(spec.name):
+            definitions |= inner
+            calls.append({"tool": {"type": "string", "enum": [spec.name]}, "args": args})
+    decisions: list[dict[str, Any]] = [{"type": _TOOL_TYPE, **call} for call in calls]
+    if calls and request.parallel_tool_calls is not False:
+        items = {"anyOf": [closed_object(call) for call in calls]}
+        decisions.append({"type": _TOOL_TYPE, "calls": {"type": "array", "items": items}})
+    if not (choice.is_forced and calls):
+        answer: dict[str, Any] = dict(_TEXT)
+        if request.response_format is not None and request.response_format.schema is not None:
+            answer, inner = strict_schema(request.response_format.schema, "answer.")
+            definitions |= inner
+        decisions.append({"type": _FINAL_TYPE, "answer": answer})
+    # The thought comes first, so that the model reasons before it decides.
+    branches = [closed_object({"thought": _TEXT, **extra["properties"], **decision}) for decision in decisions]
+    schema = closed_object({WRAPPED: {"anyOf": branches}})
+    return {**schema, **({"$defs": definitions} if definitions else {})}
 
 
 def _lenient_decision_schema(request: InferenceRequest, decision_type: type[ReActDecision]) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_use_mode import ANSWER_DROPPED, OBSERVATION_CUT
 from agentloop.errors import NotJson
 from agentloop.models.modes.calls import SCRATCHPAD, answer_text, finish_with_calls, is_bare_answer, is_requested_form
-from agentloop.models.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
+from agentloop.models.modes.react_decision import (
+    NOTATION,
+    WRAPPED,
+    ReActDecision,
+    extra_field_names,
+    extra_fields_schema,
+)
 from agentloop.models.modes.strict import without_nulls
 from agentloop.models.modes.written_calls import RUN_EMBEDDED, RunEmbedded, describe_excess, select_calls, strip_fence
 from agentloop.models.text_calls import CallDraft, CallGrade, OfferedTools, ParsedCall, ParseResult, read_calls
@@ -254,6 +260,8 @@ def _find_objects(text: str) -> _Objects:
         repairs = () if duplicate_key(bare) is None else (REPEATED_KEY,)
     except ValueError:
         return _find_objects_within(text)
+    if isinstance(data, dict) and data.keys() == {WRAPPED} and isinstance(data[WRAPPED], dict):
+        data = data[WRAPPED]
     items = data if isinstance(data, list) else [data]
     # Messages of a conversation are no decisions.
     if not all(isinstance(item, dict) and "role" not in item for item in items):

@@ -501,7 +501,14 @@ def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
     assert strict is not None
     assert strict.strict
     assert strict.schema is not None
-    assert strict.schema["properties"]["tool"]["anyOf"][0]["enum"] == ("add", "look")
+    branches = strict.schema["properties"]["decision"]["anyOf"]
+    assert [branch["required"] for branch in branches] == [
+        ("thought", "type", "tool", "args"),
+        ("thought", "type", "tool", "args"),
+        ("thought", "type", "calls"),
+        ("thought", "type", "answer"),
+    ]
+    assert [branch["properties"]["tool"]["enum"] for branch in branches[:2]] == [("add",), ("look",)]
     free = ToolSpec("free", "Free.", {"type": "object"})
     lenient = ReActJsonMode().render_request(InferenceRequest((), tools=(free,))).response_format
     assert lenient is not None
@@ -511,6 +518,37 @@ def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
     assert single.response_format.schema is not None
     assert "calls" not in single.response_format.schema["properties"]
     assert '"calls"' not in single.system_prompt
+
+
+@pytest.mark.parametrize(
+    ("choice", "kinds"),
+    [
+        (ToolChoice.auto(), ["tool", "tool", "calls", "answer"]),
+        (ToolChoice.required(), ["tool", "tool", "calls"]),
+        (ToolChoice.specific("look"), ["tool", "calls"]),
+        (ToolChoice.none(), ["answer"]),
+    ],
+)
+def test_a_tool_choice_leaves_only_the_decisions_that_it_allows(choice: ToolChoice, kinds: list[str]) -> None:
+    """A decision is one of several whole objects, so that an object cannot both call and answer."""
+    schema: Any = ReActJsonMode().render_request(REQUEST.with_tool_choice(choice)).response_format
+    branches = schema.schema["properties"]["decision"]["anyOf"]
+    found = [next(key for key in ("tool", "calls", "answer") if key in branch["properties"]) for branch in branches]
+    assert found == kinds
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        '{"thought": "x", "type": "tool", "tool": "look", "args": {"where": "up"}}',
+        '{"thought": "x", "type": "tool", "calls": [{"tool": "look", "args": {"where": "up"}}]}',
+        '{"thought": "x", "type": "final", "answer": "It is 3."}',
+    ],
+)
+def test_a_decision_is_read_with_and_without_the_object_around_it(decision: str) -> None:
+    """Only providers that enforce the schema have the object around it."""
+    wrapped = parse(ReActJsonMode(), f'{{"decision": {decision}}}')
+    assert (wrapped.problem, wrapped.parts) == ("", parse(ReActJsonMode(), decision).parts)
 
 
 @pytest.mark.parametrize(
@@ -543,7 +581,8 @@ def test_several_calls_are_offered_unless_the_request_forbids_them(
         assert rendered.response_format is not None
         assert rendered.response_format.strict
         assert rendered.response_format.schema is not None
-        assert ("calls" in rendered.response_format.schema["properties"]) is is_offered
+        branches = rendered.response_format.schema["properties"]["decision"]["anyOf"]
+        assert any("calls" in branch["properties"] for branch in branches) is is_offered
 
 
 @both_notations
@@ -707,8 +746,11 @@ async def test_a_decision_may_have_additional_fields(output: str) -> None:
     assert "onfidence" in model.requests[0].system_prompt
     assert "0.5" in model.requests[1].messages[1].text
     response_format = model.requests[0].response_format
-    schema = response_format.schema if response_format is not None else None
-    assert output == "text" or (schema is not None and "mood" in schema["properties"])
+    if output == "json":
+        assert response_format is not None
+        assert response_format.schema is not None
+        branches = response_format.schema["properties"]["decision"]["anyOf"]
+        assert all("mood" in branch["properties"] for branch in branches)
     assert from_json(to_json(state), AgentState) == state
 
 
