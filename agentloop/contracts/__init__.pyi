@@ -51,6 +51,9 @@ from agentloop.contracts.can_sandbox import SandboxFile as SandboxFile
 from agentloop.contracts.can_sandbox import SandboxLimits as SandboxLimits
 from agentloop.contracts.can_sandbox import SandboxResult as SandboxResult
 from agentloop.contracts.can_store_objects import CanStoreObjects as CanStoreObjects
+from agentloop.contracts.can_tell_controls import CanTellControls as CanTellControls
+from agentloop.contracts.can_tell_controls import Control as Control
+from agentloop.contracts.can_tell_controls import ControlKind as ControlKind
 from agentloop.contracts.can_use_mode import CanRenderRequest as CanRenderRequest
 from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
 from agentloop.contracts.can_use_mode import ModeStream as ModeStream

@@ -16,12 +16,14 @@ from agentloop.contracts.can_accept import CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, MaybeAwaitable
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import PermissionDecided
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import BeforeToolUse
+from agentloop.values.policies import CallPolicy
 from agentloop.values.tool_calls import Effect, ToolSpec
 from agentloop.values.value import instance_of
 
@@ -170,7 +172,7 @@ async def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | Non
 
 
 @frozen
-class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions, CanNameTools):
+class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions, CanNameTools, CanTellControls):
     """Lets calls run or blocks them. A denying rule takes precedence; if there are allowing rules, all other calls are denied.
 
     The call that is checked is the call that runs: it is checked when it arrives, and again if an interceptor further inside
@@ -209,6 +211,11 @@ class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions, CanName
         if denied is True or allowed is False or (self.allow is None and self.default_deny):
             return True
         return None if denied is None or (self.allow is not None and allowed is None) else False
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # rules alone count
+        """Return whether its rules deny calls of a tool."""
+        denies = self.asks_about(tool, ensemble)
+        return [] if denies is False else [Control("stops", "its rules", of="calls", is_sure=denies is True)]
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Block a call that is denied or not allowed."""

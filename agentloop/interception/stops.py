@@ -9,6 +9,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
@@ -16,8 +17,9 @@ from agentloop.values.inference import FinishReason
 from agentloop.values.json import JsonObject, canonical_json
 from agentloop.values.parts import Text
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep
+from agentloop.values.policies import CallPolicy
 from agentloop.values.stop import StopReason
-from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution
+from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution, ToolSpec
 from agentloop.values.value import Value, instance_of
 
 LIMIT_PRIORITY = 1000
@@ -27,7 +29,7 @@ LIMIT_PRIORITY = 1000
 
 
 @frozen(eq=False, repr=False)
-class StepLimit(Value, Interceptor):
+class StepLimit(Value, Interceptor, CanTellControls):
     """Stops an execution that has made this many steps without a final answer (law 5).
 
     Attributes:
@@ -38,6 +40,10 @@ class StepLimit(Value, Interceptor):
     steps: int = field(validator=ge(1))
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
     writes = ("state.execution.continuation",)  # type: tuple[str, ...]  # an annotation would be a field
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # it is for every tool
+        """Return that it limits the steps."""
+        return [Control("limits", f"at most {self.steps} steps in an execution", of="steps")]
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop in place of a step that exceeds the limit."""
@@ -78,7 +84,7 @@ class RepeatThresholds(Value):
 
 
 @frozen(eq=False, repr=False)
-class StopOnRepeatedCalls(Value, Interceptor, CanNameTools):
+class StopOnRepeatedCalls(Value, Interceptor, CanNameTools, CanTellControls):
     """Warns a model that makes the same call with the same result step after step, and then stops the execution.
 
     Calls are the same if they have the same tool and equal arguments; results are the same if they have the same outcome, be
@@ -104,6 +110,11 @@ class StopOnRepeatedCalls(Value, Interceptor, CanNameTools):
     def tool_references(self) -> Sequence[ToolReference]:
         """The tools with thresholds of their own."""
         return [] if self.optional else [ToolReference("StopOnRepeatedCalls(tools=…)", name) for name in self.tools]
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the name alone counts
+        """Return after how many equal calls with equal results the execution stops."""
+        times = self._thresholds(tool.name).stop_at
+        return [] if times is None else [Control("limits", f"{times} equal calls with equal results", of="repetitions")]
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Count the repetitions of the call; warn, or stop."""

@@ -10,9 +10,11 @@ from attrs import field, frozen
 from attrs.converters import optional
 
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.points import BeforeInference
+from agentloop.values.policies import CallPolicy
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolSpec
 from agentloop.values.value import instance_of
@@ -38,15 +40,19 @@ class ToolCriterion:
     group: CanDiscoverTools | None = field(default=None, kw_only=True)
     optional: bool = field(default=False, validator=instance_of(bool), kw_only=True)
 
+    def names_tool(self, spec: ToolSpec) -> bool:
+        """Return whether this tool matches, whatever the state."""
+        if spec.name in self.names or fnmatchcase(spec.name, self.pattern):
+            return True
+        return self.group is not None and any(tool.name == spec.name for tool in self.group.offered)
+
     def matches(self, spec: ToolSpec, state: AgentState) -> bool:
         """Return whether this tool matches.
 
         Raises:
             TypeError: the predicate returned neither True nor False.
         """
-        if spec.name in self.names or fnmatchcase(spec.name, self.pattern):
-            return True
-        if self.group is not None and any(tool.name == spec.name for tool in self.group.offered):
+        if self.names_tool(spec):
             return True
         verdict: object = self.when is not None and self.when(spec, state)
         if not isinstance(verdict, bool):
@@ -97,7 +103,7 @@ def _as_criterion(criterion: CriterionLike) -> ToolCriterion:
 
 
 @frozen
-class ToolSelection(Interceptor, CanNameTools):
+class ToolSelection(Interceptor, CanNameTools, CanTellControls):
     """Offers some of the tools in each step; requests do not contain the others.
 
     Hidden tools are not offered even if `offer` matches them. Several selections in a loop offer the tools that all of them
@@ -126,6 +132,15 @@ class ToolSelection(Interceptor, CanNameTools):
         places = {"ToolSelection(offer=…)": self.offer or (), "ToolSelection(hide=…)": self.hide}
         return [reference for place, found in places.items() for one in found for reference in one.references(place)]
 
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the name alone counts
+        """Return whether a model is refused calls of a tool because the tool is not offered."""
+        offered = None if self.offer is None else _covers(self.offer, tool)
+        hidden = _covers(self.hide, tool)
+        if hidden is True or offered is False:
+            return [Control("stops", "it is not offered", of="calls")]
+        depends = hidden is None or (self.offer is not None and offered is None)
+        return [Control("stops", "it may not be offered", of="calls", is_sure=False)] if depends else []
+
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Remove hidden tools from the request, and tools that are not offered."""
         state = point.state
@@ -135,6 +150,14 @@ class ToolSelection(Interceptor, CanNameTools):
         if any(criterion.matches(spec, state) for criterion in self.hide):
             return False
         return self.offer is None or any(criterion.matches(spec, state) for criterion in self.offer)
+
+
+def _covers(criteria: Iterable[ToolCriterion], tool: ToolSpec) -> bool | None:
+    """Return whether a tool matches any of the criteria; None if that depends on the state."""
+    criteria = tuple(criteria)
+    if any(criterion.names_tool(tool) for criterion in criteria):
+        return True
+    return None if any(criterion.when is not None for criterion in criteria) else False
 
 
 def offer_tools(point: BeforeInference, specs: Iterable[ToolSpec]) -> BeforeInference:

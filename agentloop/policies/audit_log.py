@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from agentloop.contracts.can_intercept import MaybeAwaitable
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.errors import InvalidParameter, MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.json import format_json, thaw
 from agentloop.values.points import AfterToolUse
+from agentloop.values.policies import CallPolicy
 from agentloop.values.secrets import MASK, SecretFields, mask_texts, open_private
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.tool_calls import ToolExecution, ToolSpec
 
 logger: logging.Logger = logging.getLogger("agentloop.audit")
 
 Sink: TypeAlias = Callable[[Mapping[str, Any]], object] | str | Path | TextIO
 
 
-class AuditLog(Interceptor):
+class AuditLog(Interceptor, CanTellControls):
     """Writes a line per settled call: time, caller, tool, arguments, outcome, duration_ms, success.
 
     By default it is outside of other interceptors, so a line has what the model and the state get. A line that cannot be
@@ -54,6 +56,10 @@ class AuditLog(Interceptor):
             raise InvalidParameter(f"the results of AuditLog has to be a bool, not {type(results).__name__}")
         self.results = results
         self._write = _create_writer(to)
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # it is for every tool
+        """Return that it records the outcomes."""
+        return [Control("records", "outcomes", of="outcomes")]
 
     def after_tool_use(self, point: AfterToolUse) -> MaybeAwaitable[AfterToolUse]:
         """Write the line."""

@@ -17,6 +17,7 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLif
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ForeignCancellation
 from agentloop.events.bus import emit
@@ -34,10 +35,11 @@ from agentloop.values.json import JsonObject, duplicate_key, parse_json
 from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import Media, Text
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference, BeforeToolUse, ProceedInference
+from agentloop.values.policies import CallPolicy
 from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
-from agentloop.values.tool_calls import Effect, ErrorInfo
+from agentloop.values.tool_calls import Effect, ErrorInfo, ToolSpec
 from agentloop.values.value import Value, instance_of
 
 MARK: Final = "agentloop.guardrails"
@@ -266,7 +268,7 @@ def _as_checks(checks: Iterable[Check | ModelJudge] | Check | ModelJudge) -> tup
 
 
 @frozen(kw_only=True)
-class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
+class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTellControls):
     """Checks new messages of the user and the texts of the model.
 
     Input is checked while the model answers, so that it takes no time of its own; the answer is used, and a call of a tool runs,
@@ -345,6 +347,17 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
             for checks in (self.input, self.output)
         ]
         return evolve(self, input=bound[0], output=bound[1], scope=scope, progress=_Progress())
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # it is for every tool
+        """Return what follows for calls when a check trips."""
+        controls = []
+        if self.input and self.on_input == "ask" and tool.effect is not Effect.PURE:
+            controls.append(Control("asks", "a decision, if an input trips", is_sure=False))
+        elif self.input and self.on_input != "ask":
+            controls.append(Control("stops", "if an input trips", of="executions", is_sure=False))
+        if self.output and self.on_output == "stop":
+            controls.append(Control("stops", "if an output trips", of="executions", is_sure=False))
+        return controls
 
     # --- the points ---------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterable
 from typing import Self
 
 from attrs import evolve, field, fields, frozen
@@ -11,6 +11,7 @@ from attrs.validators import ge, gt, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
 from agentloop.contracts.can_intercept import CanLimitTime, MaybeAwaitable
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.interception.interceptor import Interceptor, overridden_points
@@ -35,9 +36,10 @@ from agentloop.values.points import (
     ProceedInference,
     ProceedToolUse,
 )
+from agentloop.values.policies import CallPolicy
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from agentloop.values.value import instance_of, one_of
 
 _on_unknown_usage = one_of(("refuse", "estimate", "allow"))
@@ -48,7 +50,7 @@ def _or_published(prices: Prices | None) -> Prices:
 
 
 @frozen(kw_only=True, repr=False)
-class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime):
+class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime, CanTellControls):
     """The base class of the budget and of the limits: enforces its terms in each execution by itself.
 
     Attributes:
@@ -86,6 +88,10 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime):
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with an account of its own and the clock of the loop."""
         return evolve(self, run=self._start(scope))
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # it is for every tool
+        """Return what it limits in an execution."""
+        return self._terms.controls()
 
     def remaining_seconds(self, state: AgentState) -> float | None:
         """Return the seconds that are left of the execution; None for no limit of time."""
@@ -206,6 +212,10 @@ class Budget(BudgetInterceptor, Lease):
 
     def _written_paths(self) -> frozenset[str]:
         return super()._written_paths() | {f"state.extensions.{DELEGATED}"}
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # it is for every tool
+        """Return what it limits in an execution, and in the executions of agents, which use a part of it."""
+        return [evolve(control, reaches_agents=True) for control in self._terms.controls()]
 
     def count_ended(self, state: AgentState) -> None:
         """Count what an ended execution has used on the account of a lease, unless it used the account itself."""

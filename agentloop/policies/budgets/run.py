@@ -11,6 +11,7 @@ from attrs import asdict, evolve, frozen
 
 from agentloop._shielding import CUT_OFF_SECONDS, OwnTime, TimeIsOver, run_in_own_time
 from agentloop.contracts.can_intercept import MaybeAwaitable
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.contracts.run_log import CallLog
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.lending import Lease, set_current_lender
@@ -94,6 +95,17 @@ class BudgetTerms:
         """The limits without that of time."""
         cost = None if self.cost is None else cost_units(self.cost)
         return Limits(self.steps, self.tool_calls, self.tokens, cost)
+
+    def controls(self) -> list[Control]:
+        """Return the limits for people."""
+        amounts = {
+            "steps": (self.steps, f"at most {self.steps} steps in an execution"),
+            "calls": (self.tool_calls, f"at most {self.tool_calls} calls of all tools in an execution"),
+            "tokens": (self.tokens, f"at most {self.tokens} tokens in an execution"),
+            "cost": (self.cost, f"at most {self.cost} dollars in an execution"),
+            "time": (self.seconds, f"at most {self.seconds} seconds for an execution"),
+        }
+        return [Control("limits", text, of=of) for of, (amount, text) in amounts.items() if amount is not None]
 
     @property
     def points(self) -> frozenset[str]:

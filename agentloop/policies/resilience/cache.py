@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import field, frozen
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import ToolCallCached
 from agentloop.policies.resilience.layer import (
     CACHE_PRIORITY,
@@ -18,8 +21,8 @@ from agentloop.policies.resilience.memory_store import MemoryStore
 from agentloop.tools.fitting import comparable_arguments
 from agentloop.values.json import JsonValue, canonical_json, format_json, freeze_object
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.policies import CachePolicy
-from agentloop.values.tool_calls import ContentPart, ToolExecution
+from agentloop.values.policies import CachePolicy, CallPolicy
+from agentloop.values.tool_calls import ContentPart, ToolExecution, ToolSpec
 from agentloop.values.value import Value
 
 
@@ -64,9 +67,17 @@ class Cache(ResilienceLayer):
         """Whether it answers only calls of tools that declare it."""
         return self.policy is None
 
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return for how long results are reused in place of calls."""
+        found = self._policy(tool, policy)
+        if found is None:
+            return []
+        of = "" if policy.cache is not None else "undeclared"
+        return [Control("reuses", f"results of equal calls for {found.seconds:g} seconds", of=of, is_sure=False)]
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Return the stored result, or run the call and store its result."""
-        policy = self._policy(point)
+        policy = self._policy(point.tool, point.policy)
         if policy is None:
             return await proceed()
         namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
@@ -88,10 +99,10 @@ class Cache(ResilienceLayer):
             await self.store.update(namespace, key, now, lambda _: Update(result, now + policy.seconds, None))
         return execution
 
-    def _policy(self, point: AroundToolUse) -> CachePolicy | None:
-        if point.policy.cache is not None:
-            return point.policy.cache
-        return self.policy if self.effects or is_repeatable(point) else None
+    def _policy(self, tool: ToolSpec, declared: CallPolicy) -> CachePolicy | None:
+        if declared.cache is not None:
+            return declared.cache
+        return self.policy if self.effects or is_repeatable(tool) else None
 
 
 def _read(stored: CachedResult | None, policy: CachePolicy) -> Update[CachedResult, CachedResult | None]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import CircuitClosed, CircuitHalfOpened, CircuitOpened, ToolCallShortCircuited
 from agentloop.policies.resilience.layer import CIRCUIT_PRIORITY, ResilienceLayer
 from agentloop.policies.resilience.memory_store import MemoryStore
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.policies import CircuitPolicy
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.policies import CallPolicy, CircuitPolicy
+from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
 from agentloop.values.value import Value
 
 # --- the state machine ------------------------------------------------------------------------------------------
@@ -144,6 +145,13 @@ class CircuitBreaker(ResilienceLayer):
     def allows_eager_start(self) -> bool:  # a call of a tool with a circuit never starts early
         """Whether it stops only calls of tools that declare it."""
         return self.policy is None
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return after how many failures calls are refused."""
+        found = policy.circuit or self.policy
+        if found is None:
+            return []
+        return [Control("limits", f"none for {found.seconds:g} seconds after {found.failures} failures", of="failures")]
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Refuse the call, or run it and record its outcome."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Self
@@ -15,6 +15,7 @@ from attrs import define, evolve, field, frozen
 from attrs.converters import optional as none_or
 from attrs.validators import ge
 
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
 from agentloop.events.resilience import ToolCallDeduplicated
@@ -32,8 +33,8 @@ from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import canonical_json, freeze_object
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.policies import CallPolicy, DeduplicatePolicy, Deduplicator, SeenCall, Similarity
+from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
 from agentloop.values.value import instance_of
 
 # --- which calls are the same -----------------------------------------------------------------------------------
@@ -361,10 +362,18 @@ class Deduplicate(ResilienceLayer):
         calls = scope.local_resources.open(object(), create, TrackedCalls.clear)
         return evolve(self, clock=scope.clock, calls_of_execution=calls)
 
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return which calls are answered with the result of another call."""
+        if policy.deduplicate is not None:
+            return [Control("reuses", "results of calls that are the same", is_sure=False)]
+        if self._by_for(tool) is None:
+            return []
+        return [Control("reuses", "results of calls that are the same", of="undeclared", is_sure=False)]
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call, or wait for the result of one that is the same."""
         policy = point.policy.deduplicate
-        by = create_deduplicator(policy) if policy is not None else self._by_for(point)
+        by = create_deduplicator(policy) if policy is not None else self._by_for(point.tool)
         if by is None:
             return await proceed()
         calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
@@ -389,9 +398,9 @@ class Deduplicate(ResilienceLayer):
             if earlier.is_in_doubt:
                 return _in_doubt(point)
 
-    def _by_for(self, point: AroundToolUse) -> Deduplicator | None:
+    def _by_for(self, tool: ToolSpec) -> Deduplicator | None:
         """Return the deduplicator for calls of a tool that declares none."""
-        return self.by if self.effects or is_repeatable(point) else None
+        return self.by if self.effects or is_repeatable(tool) else None
 
     async def _run(
         self,
@@ -416,7 +425,7 @@ class Deduplicate(ResilienceLayer):
             _ENCLOSING_CALLS.reset(token)
             if tracked.outcome is None:
                 # Also when this task is cancelled, or a layer inside this one has replaced the outcome or raised.
-                tracked.is_in_doubt = (in_doubt or point.may_have_run) and not is_repeatable(point)
+                tracked.is_in_doubt = (in_doubt or point.may_have_run) and not is_repeatable(point.tool)
             remember = tracked.is_in_doubt or (remember and tracked.outcome is not None)
             own = None if tracked.outcome is None else self._calls_of_execution
             calls.end(tracked, self._clock.monotonic(), remember=remember, own=own)
@@ -426,7 +435,7 @@ class Deduplicate(ResilienceLayer):
     ) -> None:
         """Track calls of the tool that began before the execution was resumed."""
         for execution in executions:
-            in_doubt = _may_have_had_effect(execution) and not is_repeatable(point)
+            in_doubt = _may_have_had_effect(execution) and not is_repeatable(point.tool)
             earlier_point = evolve(point, call=execution.call, key=execution.key)
             in_step = step_of(earlier_point) == step_of(point)
             remember = in_doubt or by.remembers

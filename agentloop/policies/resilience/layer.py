@@ -13,6 +13,7 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLif
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_state import CanKeepState
+from agentloop.contracts.can_tell_controls import CanTellControls
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.bus import emit_at_step, emit_soon
 from agentloop.events.resilience import ToolCallDecided
@@ -20,7 +21,7 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
 from agentloop.values.points import AroundToolUse
 from agentloop.values.time_and_ids import Clock, SystemClock
-from agentloop.values.tool_calls import Effect
+from agentloop.values.tool_calls import Effect, ToolSpec
 
 # Layers that are used one by one have the same order as in `Resilience`, and are inside other interceptors.
 (
@@ -35,8 +36,8 @@ from agentloop.values.tool_calls import Effect
 
 
 @frozen
-class ResilienceLayer(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
-    """The base class of the layers around a tool: it has the loop's clock and reports its decisions as events."""
+class ResilienceLayer(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanTellControls):
+    """The base class of the layers around a tool: it has the loop's clock, reports its decisions as events, and tells its controls."""
 
     writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
@@ -90,9 +91,9 @@ def require_plain(what: str, name: str) -> str:
     return name
 
 
-def is_repeatable(point: AroundToolUse) -> bool:
-    """Return whether the call may be repeated or skipped without changing its effect: the tool is pure or idempotent."""
-    return point.tool.effect is not Effect.EFFECT
+def is_repeatable(tool: ToolSpec) -> bool:
+    """Return whether a call may be repeated or skipped without changing its effect: the tool is pure or idempotent."""
+    return tool.effect is not Effect.EFFECT
 
 
 # --- callers ----------------------------------------------------------------------------------------------------

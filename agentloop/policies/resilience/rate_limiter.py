@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from attrs import field, frozen
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import ToolCallRateLimited
 from agentloop.policies.resilience.layer import RATE_LIMIT_PRIORITY, ResilienceLayer, require_plain
 from agentloop.policies.resilience.memory_store import MemoryStore
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.policies import RateLimit
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.policies import CallPolicy, RateLimit
+from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
 from agentloop.values.value import Value
 
 _BUCKETS = Namespace("buckets")
@@ -62,6 +64,13 @@ class RateLimiter(ResilienceLayer):
     def allows_eager_start(self) -> bool:  # a call of a tool with a limit never starts early
         """Whether it limits only tools that declare it."""
         return self.limit is None
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return how many attempts may start in a time."""
+        found = policy.rate_limit or self.limit
+        return (
+            [] if found is None else [Control("limits", f"{found.calls} attempts in {found.per:g} seconds", of="rate")]
+        )
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Take a token, wait for one, or refuse the attempt."""

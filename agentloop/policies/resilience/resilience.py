@@ -15,6 +15,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_state import CanKeepState
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
+from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.interceptor import Interceptor, allows_eager_start
 from agentloop.policies.resilience.cache import Cache
@@ -26,12 +27,12 @@ from agentloop.policies.resilience.retry import Retry
 from agentloop.policies.resilience.timeouts import AttemptTimeout, Deadline
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CallPolicy
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from agentloop.values.value import instance_of
 
 
 @frozen(kw_only=True)
-class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanNameTools):
+class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanNameTools, CanTellControls):
     """Enforces the policies of tools: `@tool(retry=…, cache=…, rate_limit=…, circuit=…, deadline=…, deduplicate=…)`.
 
     The order of the layers is fixed, from the outside in: deduplicate, cache, deadline, retry, circuit breaker, rate limit,
@@ -98,19 +99,25 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanNa
         """Return a copy whose layers emit their decisions to this bus."""
         return self._with_layers([layer.with_lifecycle(interceptor, events) for layer in self._layers])
 
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:
+        """Return what its layers do for calls of a tool."""
+        policy = self._merged(tool.name, policy)
+        controls = [(layer, layer.controls_on(tool, ensemble, policy)) for layer in self._layers]
+        return [evolve(control, by=layer.name) for layer, found in controls for control in found]
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call inside the layers."""
         # Before the layers, which all read the policy of the point.
         if self.tools:
-            point = self._with_policy(point)
+            point = evolve(point, policy=self._merged(point.call.name, point.policy))
         for layer in reversed(self._layers):
             proceed = partial(layer.around, point, proceed)
         return await proceed()
 
-    def _with_policy(self, point: AroundToolUse) -> AroundToolUse:
-        name = point.call.name
+    def _merged(self, name: str, declared: CallPolicy) -> CallPolicy:
+        """Return the policy of a tool; the first one in `tools` that matches its name comes before what it declares."""
         match = next((policy for pattern, policy in self.tools.items() if fnmatchcase(name, pattern)), None)
-        return point if match is None else evolve(point, policy=match.merged_over(point.policy))
+        return declared if match is None else match.merged_over(declared)
 
     def _with_layers(self, layers: Sequence[ResilienceLayer]) -> Self:
         bound = copy(self)  # not `evolve`, which builds the layers anew

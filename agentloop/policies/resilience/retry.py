@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 from attrs.validators import gt, optional
 
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import ToolCallRetried
 from agentloop.policies.resilience.layer import RETRY_PRIORITY, ResilienceLayer, is_repeatable
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.policies import RetryPolicy
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.policies import CallPolicy, RetryPolicy
+from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
 
 if TYPE_CHECKING:
     import tenacity
@@ -47,9 +48,16 @@ class Retry(ResilienceLayer):
     repeats_effects = True  # if a policy in code says so
     writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return how failed calls of a tool are tried again."""
+        found = self._policy(tool, policy)
+        if found is None or found.max_attempts == 1:
+            return []
+        return [Control("repeats", f"up to {found.max_attempts} attempts", of="attempts", is_sure=False)]
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Make the attempts."""
-        policy = self._policy(point)
+        policy = self._policy(point.tool, point.policy)
         if policy is None or policy.max_attempts == 1:
             return await proceed()
         started = self._clock.monotonic()
@@ -67,10 +75,10 @@ class Retry(ResilienceLayer):
         await self._retrying(policy, point, started)(attempt)
         return _combine(attempts)
 
-    def _policy(self, point: AroundToolUse) -> RetryPolicy | None:
-        if point.policy.retry is not None:
-            return point.policy.retry
-        return self.policy if self.effects or is_repeatable(point) else None
+    def _policy(self, tool: ToolSpec, declared: CallPolicy) -> RetryPolicy | None:
+        if declared.retry is not None:
+            return declared.retry
+        return self.policy if self.effects or is_repeatable(tool) else None
 
     def _retrying(self, policy: RetryPolicy, point: AroundToolUse, started: float) -> tenacity.AsyncRetrying:
         import tenacity

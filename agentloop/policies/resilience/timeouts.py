@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from attrs import field, frozen
 from attrs.validators import gt, optional
 
+from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeadlineExceeded
 from agentloop.policies.resilience.layer import ATTEMPT_PRIORITY, DEADLINE_PRIORITY, ResilienceLayer
 from agentloop.values.points import AroundToolUse, ProceedToolUse
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.policies import CallPolicy
+from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
 
 
 @frozen
@@ -32,6 +35,11 @@ class Deadline(ResilienceLayer):
     def allows_eager_start(self) -> bool:
         """Whether it has no time of its own, which would begin after the tool."""
         return self.seconds is None
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return the deadline of a call."""
+        seconds = policy.deadline or self.seconds
+        return [] if seconds is None else [Control("limits", f"{seconds:g} seconds for a call", of="time")]
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Cancel the call at its deadline."""
@@ -66,6 +74,12 @@ class AttemptTimeout(ResilienceLayer):
     def allows_eager_start(self) -> bool:
         """Whether it has no time of its own, which would begin after the tool."""
         return self.seconds is None
+
+    def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
+        """Return the maximum time of an attempt."""
+        return (
+            [] if self.seconds is None else [Control("limits", f"{self.seconds:g} seconds for an attempt", of="time")]
+        )
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Cancel the attempt when its time is up."""
