@@ -46,13 +46,52 @@ class UnaskedTool:
     word: str
 
 
+@frozen
+class ReachedTool:
+    """A tool that an execution of a loop can reach: one of the loop, of its sub-agents, or of the loops that it hands over to.
+
+    Attributes:
+        name: its name, after the names of the agents that lead to it.
+        specs: its definition; of a group that has discovered nothing yet, one for each effect that its tools may have; none for a
+            tool of the provider.
+        tool: the tool; None if the loop has no object of it.
+        group: the group that discovers it; None for the others.
+        ensemble: the name of its group; empty without one.
+        layers: the interceptors that its calls pass.
+        loop: its loop.
+        agents: the tools of agents that lead to it, whose calls its calls are a part of, outermost first.
+    """
+
+    name: str
+    specs: tuple[ToolSpec, ...]
+    tool: Tool | None
+    group: CanDiscoverTools | None
+    ensemble: str
+    layers: tuple[CanIntercept, ...]
+    loop: LoopParts
+    agents: tuple[ReachedTool, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The speaker of the statement about its effect that holds, with the place."""
+        if self.tool is not None:
+            said = self.tool.declarations
+            return said.holding("effect").speaker if said.about("effect") else str(Authority.CODE)
+        return str(Authority.CODE) if self.group is None else _word_about(self.group)
+
+
+def reached_tools(loop: LoopParts) -> Iterator[ReachedTool]:
+    """Yield the tools that an execution of a loop can reach. Those that a server has not listed yet are `group/*`."""
+    return _reached(loop, (), "", (), [])
+
+
 def unasked_tools(loop: LoopParts) -> list[UnaskedTool]:
     """Return the tools that run without a question in a loop, its sub-agents, and the loops that it hands over to.
 
     An interceptor that does not tell beforehand about which calls it asks counts as one that does not ask. The tools that a server
     has not listed yet appear with the effects that they may have.
     """
-    return list(_unasked(loop, (), "", []))
+    return [unasked for reached in reached_tools(loop) for unasked in _unasked(reached)]
 
 
 def loops_within(loop: LoopParts) -> list[LoopParts]:
@@ -66,15 +105,20 @@ def loops_within(loop: LoopParts) -> list[LoopParts]:
     return found
 
 
-def _unasked(
-    loop: LoopParts, outer: tuple[CanIntercept, ...], path: str, seen: list[LoopParts]
-) -> Iterator[UnaskedTool]:
+def _reached(
+    loop: LoopParts,
+    outer: tuple[CanIntercept, ...],
+    path: str,
+    agents: tuple[ReachedTool, ...],
+    seen: list[LoopParts],
+) -> Iterator[ReachedTool]:
     """Yield the tools of one loop, and of the loops that it leads to.
 
     Args:
         loop: the loop.
         outer: the interceptors of a loop that hands over to it.
-        path: the names of the agents that lead to it.
+        path: the names of the agents and handoffs that lead to it.
+        agents: the tools of the agents among them.
         seen: the loops that were visited.
     """
     if any(loop is other for other in seen) or path.count("/") > _MAX_DEPTH:
@@ -82,15 +126,20 @@ def _unasked(
     seen.append(loop)
     layers, tools = (*outer, *loop.stack.layers), _all_tools(loop)
     for tool in tools:
-        yield from _of_tool(tool, tools.group_names.get(tool.name, ""), layers, path)
+        ensemble = tools.group_names.get(tool.name, "")
+        reached = ReachedTool(f"{path}{tool.name}", (tool.spec,), tool, None, ensemble, layers, loop, agents)
+        yield reached
         inner = _loop_of(tool)
-        if inner is not None:
-            handed = layers if isinstance(unwrapped(tool), HandoffTool) else ()
-            yield from _unasked(inner, handed, f"{path}{tool.name}/", seen)
+        if inner is not None and isinstance(unwrapped(tool), HandoffTool):
+            yield from _reached(inner, layers, f"{reached.name}/", agents, seen)
+        elif inner is not None:
+            yield from _reached(inner, (), f"{reached.name}/", (*agents, reached), seen)
     for group in tools.groups:
         if isinstance(group, CanDiscoverTools):
-            yield from _of_group(group, layers, path)
-    yield from _of_provider(loop, path)
+            for name, specs, found in _in_group(group):
+                yield ReachedTool(f"{path}{name}", specs, found, group, group.name, layers, loop, agents)
+    for hosted in _hosted_kinds(loop):
+        yield ReachedTool(f"{path}{hosted}", (), None, None, "", layers, loop, agents)
 
 
 def _loop_of(tool: Tool) -> LoopParts | None:
@@ -111,42 +160,37 @@ def _all_tools(loop: LoopParts) -> Tools:
     return loop.tools
 
 
-def _of_tool(tool: Tool, ensemble: str, layers: Sequence[CanIntercept], path: str) -> Iterator[UnaskedTool]:
-    asks = _ask(layers, tool.spec, ensemble)
-    if asks is not True:
-        said = tool.declarations
-        word = said.holding("effect").speaker if said.about("effect") else str(Authority.CODE)
-        yield UnaskedTool(f"{path}{tool.name}", tool.spec.effect, bool(tool.spec.egress), asks is False, word)
-
-
-def _of_group(group: CanDiscoverTools, layers: Sequence[CanIntercept], path: str) -> Iterator[UnaskedTool]:
+def _in_group(group: CanDiscoverTools) -> Iterator[tuple[str, tuple[ToolSpec, ...], Tool | None]]:
     if group.offered:
-        for tool in group.offered:
-            yield from _of_tool(tool, group.name, layers, path)
+        yield from [(tool.name, (tool.spec,), tool) for tool in group.offered]
         return
-    specs = [
-        ToolSpec(f"{group.name}/*", "", EMPTY_OBJECT, effect, egress=True) for effect in sorted(group.possible_effects)
-    ]
-    answers = {spec.effect: _ask(layers, spec, group.name) for spec in specs}
-    unasked = [effect for effect, asks in answers.items() if asks is not True]
+    name = f"{group.name}/*"
+    specs = [ToolSpec(name, "", EMPTY_OBJECT, effect, egress=True) for effect in sorted(group.possible_effects)]
+    if specs:
+        yield name, tuple(specs), None
+
+
+def _hosted_kinds(loop: LoopParts) -> Iterator[str]:
+    driver = innermost_driver(loop.driver)
+    options = driver.options if isinstance(driver, InferringDriver) else None
+    yield from [hosted.kind for hosted in (() if options is None else options.hosted_tools)]
+
+
+def _unasked(reached: ReachedTool) -> Iterator[UnaskedTool]:
+    if not reached.specs:
+        yield UnaskedTool(reached.name, "of the provider", egress=True, is_sure=True, word=reached.word)
+        return
+    answers = {spec: _ask(reached.layers, spec, reached.ensemble) for spec in reached.specs}
+    unasked = [spec for spec, asks in answers.items() if asks is not True]
     if unasked:
+        effects = " or ".join(spec.effect for spec in unasked)
         is_sure = all(asks is False for asks in answers.values())
-        yield UnaskedTool(
-            f"{path}{group.name}/*", " or ".join(unasked), egress=True, is_sure=is_sure, word=_word_about(group)
-        )
+        yield UnaskedTool(reached.name, effects, bool(unasked[0].egress), is_sure, reached.word)
 
 
 def _word_about(group: ToolGroup) -> str:
     about_effects = [said for said in group.statements if said.about in {"trust_annotations", "effects"}]
     return next((said.speaker for said in about_effects if said.by.may_loosen), str(Authority.CODE))
-
-
-def _of_provider(loop: LoopParts, path: str) -> Iterator[UnaskedTool]:
-    driver = innermost_driver(loop.driver)
-    options = driver.options if isinstance(driver, InferringDriver) else None
-    for hosted in () if options is None else options.hosted_tools:
-        word = str(Authority.CODE)
-        yield UnaskedTool(f"{path}{hosted.kind}", "of the provider", egress=True, is_sure=True, word=word)
 
 
 def _ask(layers: Iterable[CanIntercept], tool: ToolSpec, ensemble: str) -> bool | None:
