@@ -61,6 +61,7 @@ from agentloop.values.tool_calls import Effect
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from agentloop.loop.audit import Audit
     from agentloop.loop.run import Run
 
     # The type of answers without an output type is text.
@@ -936,6 +937,18 @@ class AgentLoop(Summarized, Generic[Output_co]):
     def redaction(self) -> CanRedactRecords:
         """Masks what its journal masks, and the keys that its parts have, such as those of its models, where texts leave the process."""
         return exits().redaction_of(self.journal, [self])
+
+    def audit(self) -> Audit:
+        """Return how the calls of each tool with consequences are guarded, limited, recorded and repeated, and what is missing.
+
+        The tools of sub-agents and of loops that this one hands over to are included. Nothing is called or started. Inside of
+        `async with loop:` the tools of servers are known; before, those of a server appear as one row.
+
+            print(loop.audit())
+        """
+        from agentloop.loop.audit import audit_loop
+
+        return audit_loop(self, self.journal, self.in_doubt)
 
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
         """Return a multi-line description of the loop's parts.

@@ -35,16 +35,18 @@ def check_tool_names(loop: LoopParts) -> frozenset[object]:
     Raises:
         ConfigurationError: a name or a pattern matches no tool; names the closest one.
     """
-    family, checked = _Family.of(loop), set[object]()
-    for owner in family.loops:
-        for part in _parts_of(owner):
-            for reference in part.tool_references:
-                problem = family.problem_of(owner, part, reference)
-                if problem:
-                    raise ConfigurationError(problem)
-                if problem is not None:
-                    checked.add((id(part), reference))
+    checked = set[object]()
+    for part, reference, problem in _problems_in(_Family.of(loop)):
+        if problem:
+            raise ConfigurationError(problem)
+        if problem is not None:
+            checked.add((id(part), reference))
     return frozenset(checked)
+
+
+def find_name_problems(loop: LoopParts) -> list[str]:
+    """Return why names of tools in the parts of a loop match no tool, as `check_tool_names` raises it for the first one."""
+    return list(dict.fromkeys(problem for _, _, problem in _problems_in(_Family.of(loop)) if problem))
 
 
 def check_discovered_names(root: LoopParts, loop: LoopParts, tools: Tools, noted: set[object]) -> None:
@@ -71,6 +73,13 @@ def check_discovered_names(root: LoopParts, loop: LoopParts, tools: Tools, noted
                     noted.add((id(part), reference))
                 elif problem and (id(part), reference) not in noted:
                     raise ConfigurationError(problem)
+
+
+def _problems_in(family: _Family) -> Iterator[tuple[CanNameTools, ToolReference, str | None]]:
+    for owner in family.loops:
+        for part in _parts_of(owner):
+            for reference in part.tool_references:
+                yield part, reference, family.problem_of(owner, part, reference)
 
 
 def noted_references(resources: Resources) -> set[object]:

@@ -58,7 +58,7 @@ class ReachedTool:
         group: the group that discovers it; None for the others.
         ensemble: the name of its group; empty without one.
         layers: the interceptors that its calls pass.
-        loop: its loop.
+        loop: its loop; None for a definition alone.
         agents: the tools of agents that lead to it, whose calls its calls are a part of, outermost first.
     """
 
@@ -68,7 +68,7 @@ class ReachedTool:
     group: CanDiscoverTools | None
     ensemble: str
     layers: tuple[CanIntercept, ...]
-    loop: LoopParts
+    loop: LoopParts | None
     agents: tuple[ReachedTool, ...] = ()
 
     @property

@@ -379,7 +379,10 @@ class McpEnsemble(CanDiscoverTools):
         effect = _first_match(tool.name, self.effects, default=None)
         if effect is not None:
             return self._state(said, "effect", effect, "effects")
-        return self._state(said, "effect", tool.effect, "trust_annotations") if self.trust_annotations else said
+        if not self.trust_annotations:
+            return said
+        said = self._state(said, "effect", tool.effect, "trust_annotations")
+        return self._state(said, "trust_annotations", True, "trust_annotations")  # noqa: FBT003  # the value of a statement
 
     def _of_code(self, effect: Effect, name: str) -> Declarations:
         policy = self.policy

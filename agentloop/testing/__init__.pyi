@@ -26,6 +26,7 @@ from agentloop.testing.faults import Fault as Fault
 from agentloop.testing.faults import FaultKind as FaultKind
 from agentloop.testing.faults import FaultOccurred as FaultOccurred
 from agentloop.testing.faults import FaultPlan as FaultPlan
+from agentloop.testing.guarded import assert_guarded as assert_guarded
 from agentloop.testing.inference_kit import InferenceKit as InferenceKit
 from agentloop.testing.interceptor_kit import InterceptorKit as InterceptorKit
 from agentloop.testing.interleavings import Interleaving as Interleaving

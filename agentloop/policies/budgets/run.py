@@ -99,13 +99,17 @@ class BudgetTerms:
     def controls(self) -> list[Control]:
         """Return the limits for people."""
         amounts = {
-            "steps": (self.steps, f"at most {self.steps} steps in an execution"),
-            "calls": (self.tool_calls, f"at most {self.tool_calls} calls of all tools in an execution"),
-            "tokens": (self.tokens, f"at most {self.tokens} tokens in an execution"),
-            "cost": (self.cost, f"at most {self.cost} dollars in an execution"),
-            "time": (self.seconds, f"at most {self.seconds} seconds for an execution"),
+            "steps": (self.steps, "steps in an execution"),
+            "calls": (self.tool_calls, "calls of all tools in an execution"),
+            "tokens": (self.tokens, "tokens in an execution"),
+            "cost": (self.cost, "dollars in an execution"),
+            "time": (self.seconds, "seconds for an execution"),
         }
-        return [Control("limits", text, of=of) for of, (amount, text) in amounts.items() if amount is not None]
+        return [
+            Control("limits", f"at most {amount} {unit}", of=of)
+            for of, (amount, unit) in amounts.items()
+            if amount is not None
+        ]
 
     @property
     def points(self) -> frozenset[str]:
