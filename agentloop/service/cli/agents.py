@@ -7,21 +7,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import click
 from attrs import asdict, field, frozen
 
-from agentloop.agents.agent_builder import AgentSources, build_agent
 from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.audit import Audit, format_audit
 from agentloop.loop.unasked import UnaskedTool, format_unasked, unasked_tools
 from agentloop.service.cli.agent_options import approvals, parse_variables, print_lines
 from agentloop.service.cli.console import as_one_line
 from agentloop.service.cli.errors import InvalidUsage
 from agentloop.service.cli.execution import SessionGrants
 from agentloop.service.cli.folder_modules import name_modules
-from agentloop.service.cli.inventory import Problem, print_problems, trust_of, trust_option
+from agentloop.service.cli.inventory import Problem, audit_option, print_problems, trust_of, trust_option
 from agentloop.toolkits.statements import Trust
 from agentloop.values.reprs import format_count
 
@@ -53,6 +54,7 @@ class CheckedAgent:
         agents: how many of them are sub-agents.
         variables: the variables that a program has to pass.
         unasked: the tools that `run` and `chat` run without a question.
+        audit: the audit of the agent as `run` and `chat` run it; None if it was not requested, or the file has problems.
     """
 
     file: str
@@ -61,9 +63,10 @@ class CheckedAgent:
     agents: int = 0
     variables: Sequence[str] = ()
     unasked: Sequence[UnaskedTool] = ()
+    audit: Audit | None = None
 
     @classmethod
-    def of(cls, file: str, sources: AgentSources) -> CheckedAgent:
+    def of(cls, file: str, sources: AgentSources, *, audit: bool) -> CheckedAgent:
         """Check a file: its keys, its import paths, and that the agent can be built. Keys of models are not needed."""
         try:
             _, needed = sources.read()
@@ -71,7 +74,12 @@ class CheckedAgent:
         except InvalidDescriptor as error:
             return cls(file, [Problem(*mistake) for mistake in error.mistakes])
         sub_agents = sum(isinstance(tool, AgentTool) for tool in loop.tools)
-        return cls(file, (), loop.tools.names, sub_agents, sorted(needed), unasked_tools(loop))
+        audited = loop.audit() if audit else None
+        return cls(file, (), loop.tools.names, sub_agents, sorted(needed), unasked_tools(loop), audited)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain JSON data, with its audit if there is one."""
+        return {name: value for name, value in asdict(self).items() if name != "audit" or value is not None}
 
     def describe(self) -> str:
         """Describe a file without problems in a line."""
@@ -98,6 +106,7 @@ class CheckedAgent:
     help="A variable of the system prompts; without any, they are not checked. May be repeated.",
 )
 @trust_option
+@audit_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context
 def check(
@@ -108,6 +117,7 @@ def check(
     allow_servers: Sequence[str],
     variables: Sequence[str],
     trust: Sequence[str],
+    audit: bool,
     as_json: bool,
 ) -> None:
     """Check each FILE that describes an agent, and print each problem with its file, key and line.
@@ -116,20 +126,26 @@ def check(
 
     Modules that are allowed are imported, which executes them. No server is started and no model is called; API keys are not
     needed.
+
+    With --audit, holes that the audit finds are no problems of a file: a test that must have none calls `assert_guarded`.
     """
     values, trusted = parse_variables(variables) or None, trust_of(trust)
     # --json must leave a valid document on stdout, whatever modules print while they are imported.
     name_modules(allow)
     with redirect_stdout(sys.stderr):
-        checked = [CheckedAgent.of(file, _sources(file, allow, allow_servers, values, trusted)) for file in files]
+        checked = [
+            CheckedAgent.of(file, _sources(file, allow, allow_servers, values, trusted), audit=audit) for file in files
+        ]
     if as_json:
-        click.echo(json.dumps([asdict(agent) for agent in checked], indent=2))
+        click.echo(json.dumps([agent.as_json() for agent in checked], indent=2))
     else:
         for agent in checked:
             print_problems(agent.problems)
             if not agent.problems:
                 click.echo(agent.describe())
                 print_lines(format_unasked(agent.unasked))
+            if agent.audit is not None:
+                click.echo("\n".join(format_audit(agent.audit)))
     context.exit(1 if any(agent.problems for agent in checked) else 0)
 
 

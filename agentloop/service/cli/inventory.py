@@ -305,6 +305,14 @@ mcp_option: Callable[[FC], FC] = click.option(
 """The option `--mcp`, whose values `load_servers` takes."""
 
 
+audit_option: Callable[[FC], FC] = click.option(
+    "--audit",
+    is_flag=True,
+    help="Also print how calls are guarded, limited, recorded and repeated, and what is missing.",
+)
+"""The option `--audit`."""
+
+
 trust_option: Callable[[FC], FC] = click.option(
     "--trust",
     multiple=True,

@@ -6,14 +6,18 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from typing import Any
 
 import click
 from attrs import asdict
 
+from agentloop.contracts.tool import Tool
+from agentloop.loop.audit import audit_definitions, format_audit
 from agentloop.service.cli.console import create_console
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.inventory import (
     Inventory,
+    audit_option,
     format_parameters,
     inspect_servers,
     inspect_source,
@@ -91,20 +95,27 @@ def list_tools(
 @click.argument("path")
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @trust_option
+@audit_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context
-def check(context: click.Context, *, path: str, allow: Sequence[str], trust: Sequence[str], as_json: bool) -> None:
+def check(
+    context: click.Context, *, path: str, allow: Sequence[str], trust: Sequence[str], audit: bool, as_json: bool
+) -> None:
     """Check the definitions of the tools of PATH, and print each problem with its file, key and line.
 
     Example: `agentloop tools check shop.py`.
 
-    Descriptions that make it hard to choose between the tools are warnings, which do not affect the exit code.
+    Descriptions that make it hard to choose between the tools are warnings, which do not affect the exit code. Neither do the holes
+    that --audit finds: it prints what the tools declare themselves about limits and repetitions, without the guards of a loop.
     """
     inventory = _inspect(path, allow, trust_of(trust))
+    tools_found = [each for each, _ in inventory.valid if isinstance(each, Tool)]
+    audited = audit_definitions(tools_found) if audit else None
     warnings = inventory.warnings
     if as_json:
         groups = {"problems": inventory.problems, "warnings": warnings}
-        data = {name: [asdict(problem) for problem in group] for name, group in groups.items()}
+        data: dict[str, Any] = {name: [asdict(problem) for problem in group] for name, group in groups.items()}
+        data |= {} if audited is None else {"audit": audited.as_json()}
         click.echo(json.dumps({"tools": len(inventory.rows), **data}, indent=2))
     else:
         print_problems(inventory.problems)
@@ -112,6 +123,8 @@ def check(context: click.Context, *, path: str, allow: Sequence[str], trust: Seq
         if not inventory.problems:
             counts = [format_count(len(warnings), "warning")] if warnings else []
             click.echo(", ".join([format_count(len(inventory.rows), "tool"), "no problems", *counts]))
+        if audited is not None:
+            click.echo("\n".join(format_audit(audited)))
     context.exit(1 if inventory.problems else 0)
 
 

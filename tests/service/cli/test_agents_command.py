@@ -168,3 +168,17 @@ def test_the_tools_of_invokers_are_checked(command_line: CommandLine, folder: Pa
     assert bad.code == 1
     assert "io.toml, line 6: invokers[0].timeout: it has to be more than 0, not 0" in bad.err
     assert "io.toml, line 7: invokers[1]: it does not say where the tool comes from" in bad.err
+
+
+def test_a_check_audits_the_guards(command_line: CommandLine, folder: Path) -> None:
+    """The approvals of `run` guard the agent; its sub-agents have guards of their own. Holes are no problems."""
+    arguments = ["agents", "check", "good.md", "--allow", "agents_command_of_test", "--audit"]
+    result = command_line(*arguments)
+    assert result.code == 0
+    assert "\nholes:\n" in result.out
+    (checked,) = json.loads(command_line(*arguments, "--json").out)
+    rows = {row["name"]: row for row in checked["audit"]["tools"]}
+    assert {control["by"] for control in rows["helper"]["controls"] if control["kind"] == "asks"} == {
+        "UngrantedApproval"
+    }
+    assert "audit" not in json.loads(command_line(*arguments[:-1], "--json").out)[0]

@@ -330,3 +330,19 @@ def test_a_run_can_use_an_ensemble_of_a_file() -> None:
     tools = load_tools(["good.py:speech", "good.py:add"])
     assert tools.names == ("say", "add")
     assert [group.name for group in tools.groups] == ["speech"]
+
+
+def test_a_check_audits_what_tools_declare(
+    command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guards of a loop are not known, so that only limits and repetitions are holes; two tools may have one name."""
+    monkeypatch.chdir(tmp_path)
+    Path("declared.py").write_text(
+        "from agentloop import tool\nfrom agentloop.values import RetryPolicy\n\n"
+        '@tool(retry=RetryPolicy(3), timeout=2.0)\ndef pay() -> str:\n    """Pay."""\n    return \'\'\n'
+    )
+    result = command_line("tools", "check", "declared.py", "--audit", "--json")
+    (row,) = json.loads(result.out)["audit"]["tools"]
+    assert (result.code, [hole["kind"] for hole in row["holes"]]) == (0, ["uncounted", "repeated"])
+    text = command_line("tools", "check", "declared.py", "--audit")
+    assert "repeated: pay: a failed call runs again" in text.out
