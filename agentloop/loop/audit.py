@@ -31,6 +31,7 @@ from agentloop.values.visible_text import escape_invisible
 
 HoleKind: TypeAlias = Literal[
     "unasked",
+    "partly",
     "leaks",
     "uncounted",
     "endless",
@@ -46,6 +47,7 @@ HoleKind: TypeAlias = Literal[
 
 HOLES: Mapping[HoleKind, str] = {
     "unasked": "no person is asked about its calls, and no rule refuses them",
+    "partly": "some of its calls run although no person is asked and no rule refuses them; that depends on the call",
     "leaks": "data can leave by its calls, no person is asked about them, and no rule refuses them",
     "uncounted": "nothing limits the number of its calls",
     "endless": "nothing limits the time of its calls",
@@ -301,10 +303,12 @@ def _inherited(reached: ReachedTool) -> Iterator[Control]:
 def _holes(reached: ReachedTool, row: AuditedTool) -> Iterator[HoleKind]:
     spec = _strictest(reached)
     effect = Effect.EFFECT if spec is None else spec.effect
-    is_guarded = any(control.kind == "asks" or control.of == "calls" for control in row.controls_of("asks", "stops"))
-    if effect is not Effect.PURE and not is_guarded:
-        yield "unasked"
-    if row.egress and not is_guarded:
+    guards = [
+        control for control in row.controls_of("asks", "stops") if control.kind == "asks" or control.of == "calls"
+    ]
+    if effect is not Effect.PURE and not any(guard.is_sure for guard in guards):
+        yield "partly" if guards else "unasked"
+    if row.egress and not guards:
         yield "leaks"
     if _is_trusted(reached):
         yield "trusted"

@@ -61,6 +61,12 @@ def pay_once(cents: int, context: ToolContext[Any]) -> str:
     return f"{cents} {context.idempotency_key}"
 
 
+@tool(egress="url")
+def send(url: str) -> str:
+    """Send."""
+    return url
+
+
 @tool(effect="pure")
 def look() -> str:
     """Look."""
@@ -122,6 +128,18 @@ PLANTED = {
         "pay",
         lambda: loop_of(pay, guards=[RequireApproval(unless=["p*"])]),
         lambda: loop_of(pay, mark, guards=[RequireApproval(unless=["m*"])]),
+    ),
+    "an approval that depends on the call": Planted(
+        "partly",
+        "pay",
+        lambda: loop_of(pay, guards=[RequireApproval([Rule("pay", when=lambda point: point.key == "x")])]),
+        lambda: loop_of(pay, guards=[RequireApproval(["pay"])]),
+    ),
+    "a question before data leaves, and none before an effect": Planted(
+        "partly",
+        "send",
+        lambda: loop_of(send, guards=[EgressApproval()]),
+        lambda: loop_of(send, guards=[EgressApproval(), ASK]),
     ),
     "an approval for another effect": Planted(
         "unasked", "mark", lambda: loop_of(mark, guards=[ASK]), lambda: loop_of(mark, guards=[RequireApproval(["*"])])
