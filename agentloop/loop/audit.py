@@ -252,7 +252,8 @@ class _Surroundings:
     in_doubt: InDoubt
 
     def audit(self, reached: ReachedTool) -> AuditedTool:
-        controls = tuple(self._controls(reached))
+        # After a handoff, both loops may have a layer for what tools declare; one of them acts.
+        controls = tuple(dict.fromkeys(self._controls(reached)))
         points = () if not reached.specs else reached.layers
         unknown = tuple([layer.name for layer in points if _is_unknown(layer, _POINTS_OF_CALLS)])
         spec = _strictest(reached)

@@ -82,7 +82,7 @@ class ReachedTool:
 
 def reached_tools(loop: LoopParts) -> Iterator[ReachedTool]:
     """Yield the tools that an execution of a loop can reach. Those that a server has not listed yet are `group/*`."""
-    return _reached(loop, (), "", (), [])
+    return _reached(loop, loop, "", (), [])
 
 
 def unasked_tools(loop: LoopParts) -> list[UnaskedTool]:
@@ -107,33 +107,36 @@ def loops_within(loop: LoopParts) -> list[LoopParts]:
 
 def _reached(
     loop: LoopParts,
-    outer: tuple[CanIntercept, ...],
+    executed: LoopParts,
     path: str,
     agents: tuple[ReachedTool, ...],
-    seen: list[LoopParts],
+    seen: list[tuple[LoopParts, LoopParts]],
 ) -> Iterator[ReachedTool]:
     """Yield the tools of one loop, and of the loops that it leads to.
 
     Args:
         loop: the loop.
-        outer: the interceptors of a loop that hands over to it.
+        executed: the loop of the execution, whose interceptors stay after handoffs, unlike those of loops between the two; the same
+            loop without a handoff.
         path: the names of the agents and handoffs that lead to it.
         agents: the tools of the agents among them.
-        seen: the loops that were visited.
+        seen: the loops that were visited, each with the executed one.
     """
-    if any(loop is other for other in seen) or path.count("/") > _MAX_DEPTH:
+    if any(loop is other and executed is root for other, root in seen) or path.count("/") > _MAX_DEPTH:
         return
-    seen.append(loop)
-    layers, tools = (*outer, *loop.stack.layers), _all_tools(loop)
+    seen.append((loop, executed))
+    outer = () if loop is executed else executed.stack.layers
+    joining = [layer for layer in loop.stack.layers if not any(layer is other for other in outer)]
+    layers, tools = (*outer, *joining), _all_tools(loop)
     for tool in tools:
         ensemble = tools.group_names.get(tool.name, "")
         reached = ReachedTool(f"{path}{tool.name}", (tool.spec,), tool, None, ensemble, layers, loop, agents)
         yield reached
         inner = _loop_of(tool)
         if inner is not None and isinstance(unwrapped(tool), HandoffTool):
-            yield from _reached(inner, layers, f"{reached.name}/", agents, seen)
+            yield from _reached(inner, executed, f"{reached.name}/", agents, seen)
         elif inner is not None:
-            yield from _reached(inner, (), f"{reached.name}/", (*agents, reached), seen)
+            yield from _reached(inner, inner, f"{reached.name}/", (*agents, reached), seen)
     for group in tools.groups:
         if isinstance(group, CanDiscoverTools):
             for name, specs, found in _in_group(group):

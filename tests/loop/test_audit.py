@@ -115,7 +115,12 @@ class Planted:
     closed: Callable[[], AgentLoop]
 
 
+def handed(name: str, *tools: Any, guards: Sequence[Any] = ()) -> Tool:
+    return handoff_to(loop_of(*tools, guards=guards), name=name, description="Takes over.")
+
+
 ASK = RequireApproval()
+TO_BANK = handed("to_bank", pay)
 PLANTED = {
     "an approval whose pattern misses a tool": Planted(
         "unasked",
@@ -192,14 +197,26 @@ PLANTED = {
     "a loop that another one hands over to": Planted(
         "unasked",
         "to_bank/pay",
-        lambda: loop_of(handoff_to(loop_of(pay), name="to_bank", description="Pays.")),
-        lambda: loop_of(handoff_to(loop_of(pay), name="to_bank", description="Pays."), guards=[ASK]),
+        lambda: loop_of(handed("to_bank", pay)),
+        lambda: loop_of(handed("to_bank", pay), guards=[ASK]),
     ),
     "a loop that hands over to one with approvals": Planted(
         "unasked",
         "pay",
-        lambda: loop_of(pay, handoff_to(loop_of(pay_once, guards=[ASK]), name="to_bank", description="Pays.")),
-        lambda: loop_of(pay, handoff_to(loop_of(pay_once), name="to_bank", description="Pays."), guards=[ASK]),
+        lambda: loop_of(pay, handed("to_bank", pay_once, guards=[ASK])),
+        lambda: loop_of(pay, handed("to_bank", pay_once), guards=[ASK]),
+    ),
+    "a loop after two handoffs, whose first one has approvals": Planted(
+        "unasked",
+        "to_desk/to_bank/pay",
+        lambda: loop_of(handed("to_desk", handed("to_bank", pay), guards=[ASK])),
+        lambda: loop_of(handed("to_desk", handed("to_bank", pay)), guards=[ASK]),
+    ),
+    "a loop that an agent hands over to, and its caller too": Planted(
+        "unasked",
+        "helper/to_bank/pay",
+        lambda: loop_of(TO_BANK, agent(TO_BANK), guards=[ASK]),
+        lambda: loop_of(TO_BANK, agent(TO_BANK, guards=[ASK]), guards=[ASK]),
     ),
     "a tool of the provider": Planted(
         "unasked", "web_search", lambda: loop_of(hosted_tools=["web_search"], guards=[ASK]), lambda: loop_of(look)
@@ -286,7 +303,7 @@ PLANTED = {
         "idle",
         "RequireApproval",
         lambda: loop_of(mark, guards=[ASK]),
-        lambda: loop_of(handoff_to(loop_of(pay), name="to_bank", description="Pays."), guards=[ASK]),
+        lambda: loop_of(handed("to_bank", pay), guards=[ASK]),
     ),
 }
 
