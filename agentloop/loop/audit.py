@@ -232,11 +232,13 @@ def _own_controls(tool: Tool) -> Iterator[Control]:
 
 def _takes_key(tool: Tool | None) -> bool:
     """Return whether a tool can pass the key of a call on, by which a service refuses the same call a second time."""
-    inner = None if tool is None else unwrapped(tool)
+    if tool is None:
+        return False
+    inner = unwrapped(tool)
     if isinstance(inner, FunctionTool):
         return any(issubclass(kind, ToolContext) for kind in inner.signature.injected.values())
     # A tool that another program defines gets its arguments alone.
-    return isinstance(inner, CanAccessToolContext) and not inner.spec.definition
+    return not inner.spec.definition and isinstance(inner, CanAccessToolContext)
 
 
 @frozen

@@ -25,9 +25,17 @@ from agentloop import (
     handoff_to,
     tool,
 )
-from agentloop.contracts import CanTellControls, Control, ToolPolicy
+from agentloop.contracts import CanForetellQuestions, CanTellControls, Control, ToolPolicy
 from agentloop.errors import InvalidParameter
-from agentloop.interception import EgressApproval, Guardrails, RequireApproval, Rule, ToolSelection, before_tool_use
+from agentloop.interception import (
+    EgressApproval,
+    Guardrails,
+    RequireApproval,
+    Rule,
+    ToolSelection,
+    after_tool_use,
+    before_tool_use,
+)
 from agentloop.interception.resilience import Cache, Deadline, Deduplicate, RateLimiter, Resilience, Retry
 from agentloop.mcp import McpEnsemble
 from agentloop.testing import assert_guarded
@@ -43,7 +51,7 @@ from agentloop.values import (
     RetryPolicy,
     ToolSpec,
 )
-from agentloop.values.points import BeforeToolUse
+from agentloop.values.points import AfterToolUse, BeforeToolUse
 from tests.mcp.running import small
 
 RETRY = RetryPolicy(max_attempts=3)
@@ -84,6 +92,12 @@ class Silent(Interceptor):
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         return point.block("no")
+
+
+class Forging(Silent):
+    """A guard whose name would be a line of its own."""
+
+    name = "a\u202eb\nno holes"
 
 
 class Telling(Silent, CanTellControls):
@@ -368,6 +382,31 @@ def guarded(folder: Path) -> AgentLoop:
     return loop_of(pay, look, guards=guards, journal=SqliteJournal(folder / "j.db"))
 
 
+def test_an_interceptor_that_foretells_questions_says_enough() -> None:
+    """Rules that depend on the call guard some calls; an observer of outcomes is told, and is no hole."""
+    assert not {("unasked", "pay"), ("unknown", "Foretelling")} & holes(loop_of(pay, guards=[Foretelling()]))
+    for rule in (Rule("pay", caller="a"), Rule("pay", metadata={"a": 1}), lambda _: True):
+        assert ("partly", "pay") in holes(loop_of(pay, guards=[RequireApproval([rule])]))
+    audit = loop_of(pay, guards=[after_tool_use(observe)]).audit()
+    assert audit.tools[0].unknown == ("observe",)
+    assert audit.others == ()
+
+
+class Foretelling(Interceptor, CanForetellQuestions):
+    """A guard that tells only whether it asks."""
+
+    def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
+        return tool.name == "pay"
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.suspend("ask")
+
+
+def observe(point: AfterToolUse) -> AfterToolUse:
+    """Look at an outcome."""
+    return point
+
+
 def test_policies_that_tools_declare_are_told() -> None:
     """They are limits and repetitions of the layers that the loop adds."""
     declared = tool(
@@ -393,8 +432,8 @@ def test_a_single_limiter_is_told() -> None:
 
 def test_an_audit_is_data_and_a_table() -> None:
     """The JSON has every row, control and hole; the table has the same; names cannot write over lines."""
-    evil = tool(name="pay_2", description="Pay.")(pay.function)
-    loop = loop_of(evil, http(["a.example"]), guards=[EgressApproval(), Silent()])
+    renamed = tool(name="pay_2", description="Pay.")(pay.function)
+    loop = loop_of(renamed, http(["a.example"]), guards=[EgressApproval(), Silent()])
     data = json.loads(json.dumps(loop.audit().as_json()))
     assert [(row["name"], row["effect"], row["egress"], row["unknown"]) for row in data["tools"]] == [
         ("pay_2", "effect", False, ["Silent"]),
@@ -412,6 +451,9 @@ def test_an_audit_is_data_and_a_table() -> None:
     assert "unknown: Silent" in text
     assert "EgressApproval asks some" in text
     assert max(map(len, text.splitlines())) <= 140
+    forged = str(loop_of(pay, guards=[Forging()]).audit())
+    assert "\u202e" not in forged
+    assert "no holes" not in forged.splitlines()
 
 
 def test_an_assertion_accepts_what_the_program_accepts(tmp_path: Path) -> None:
