@@ -186,7 +186,7 @@ def _is_notable(reached: ReachedTool) -> bool:
 def _is_trusted(reached: ReachedTool) -> bool:
     """Return whether a tool may have another effect than `effect` on the word of its server."""
     if reached.tool is None:
-        # Of an MCP server: what it will say is not known yet.
+        # An MCP server has not said yet which effects its tools have.
         return bool(getattr(reached.group, "trust_annotations", False))
     said = reached.tool.declarations
     by_server = [each.value for each in said.about("annotations") if each.by is Authority.SERVER]
@@ -194,7 +194,7 @@ def _is_trusted(reached: ReachedTool) -> bool:
 
 
 def _controls_of(layer: CanIntercept, reached: ReachedTool) -> list[Control]:
-    """Return how an interceptor controls the calls of a tool; on the strictest definition, of those that it may have."""
+    """Return how an interceptor controls the calls of a tool, by the strictest definition that the tool may have."""
     spec, found = _strictest(reached), list[Control]()
     if spec is None:
         return []
@@ -222,7 +222,7 @@ def _is_unknown(layer: CanIntercept, points: frozenset[str]) -> bool:
 
 
 def _own_controls(tool: Tool) -> Iterator[Control]:
-    """Yield what a tool says about its calls that holds without any interceptor."""
+    """Yield the controls that a tool declares and that need no interceptor."""
     policy, by = tool.policy, "the tool"
     if policy.timeout is not None:
         yield Control("limits", f"{policy.timeout:g} seconds for an attempt", of="time", by=by)
@@ -243,7 +243,7 @@ def _takes_key(tool: Tool | None) -> bool:
 
 @frozen
 class _Surroundings:
-    """What a loop does about all of its calls.
+    """The parts of a loop that control all of its calls.
 
     Attributes:
         journal: its journal.
@@ -289,7 +289,7 @@ def _of_executor(loop: LoopParts) -> Iterator[Control]:
 
 
 def _inherited(reached: ReachedTool) -> Iterator[Control]:
-    """Yield the controls on the calls of agents that hold for what the agents do: what cancels such a call cancels all of it."""
+    """Yield the controls on the calls of agents that hold for the calls of the agents, too: a timeout cancels all of an agent."""
     for agent in reached.agents:
         controls = [control for layer in agent.layers for control in _controls_of(layer, agent)]
         if agent.tool is not None:
