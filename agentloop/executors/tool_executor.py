@@ -168,7 +168,8 @@ class ToolExecutor(
             asked=tool_calls,
             calls=calls_of(tool_calls, state, scope),
             runtime=bound.runtime,
-            features=bound.features.decided if tool_calls.decisions else bound.features.plain,
+            # A call that goes on may have made calls about which somebody has decided.
+            features=bound.features.decided if tool_calls.decisions or tool_calls.begun else bound.features.plain,
             nested_count=0 if turn is None else sum([len(execution.inner) for execution in turn.executions]),
         )
 

@@ -4,9 +4,6 @@ from agentloop.loop.audit import Audit as Audit
 from agentloop.loop.audit import AuditedTool as AuditedTool
 from agentloop.loop.audit import AuditHole as AuditHole
 from agentloop.loop.audit import HoleKind as HoleKind
-from agentloop.loop.commands import CommandListener as CommandListener
-from agentloop.loop.commands import request_stop as request_stop
-from agentloop.loop.commands import send_message as send_message
 from agentloop.loop.event_stream import EventStream as EventStream
 from agentloop.loop.event_stream import TextStream as TextStream
 from agentloop.loop.handoff import handed_over_by as handed_over_by

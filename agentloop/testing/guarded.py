@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
-from agentloop.errors import InvalidParameter, suggest
+from agentloop.errors import InvalidParameter
+from agentloop.errors.hints import suggest
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.audit import HoleKind, format_audit
 

@@ -21,7 +21,7 @@ import agentloop
 __all__ = ["TestCountingExecutor", "TestJsonLinesJournal", "TestMaskCards", "TestPlanningDriver"]  # collected here
 
 FOLDER = Path(__file__).parents[2] / "examples" / "extending"
-PACKAGES = re.compile(r"agentloop(\.(contracts|drivers|executors|interception|journal|testing|values))?")
+PACKAGES = re.compile(r"agentloop(\.(contracts|drivers|durable|executors|interception|testing|values))?")
 
 
 def test_the_script_says_which_laws_hold() -> None:

@@ -27,21 +27,12 @@ from agentloop import (
 )
 from agentloop.contracts import CanForetellQuestions, CanTellControls, Control, ToolPolicy
 from agentloop.errors import InvalidParameter
-from agentloop.interception import (
-    EgressApproval,
-    Guardrails,
-    RequireApproval,
-    Rule,
-    ToolSelection,
-    after_tool_use,
-    before_tool_use,
-)
-from agentloop.interception.resilience import Cache, Deadline, Deduplicate, RateLimiter, Resilience, Retry
+from agentloop.interception import RequireApproval, Rule, ToolSelection, after_tool_use, before_tool_use
 from agentloop.mcp import McpEnsemble
+from agentloop.policies import Cache, Deadline, Deduplicate, EgressApproval, Guardrails, RateLimiter, Resilience, Retry
 from agentloop.testing import assert_guarded
-from agentloop.tools import Ensemble
-from agentloop.tools.ensembles import ToolOverride
-from agentloop.tools.ensembles.http import http
+from agentloop.toolkits import Ensemble, ToolOverride
+from agentloop.toolkits.http import http
 from agentloop.values import (
     CachePolicy,
     CallPolicy,

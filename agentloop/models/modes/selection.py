@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Self
 
 from attrs import evolve, field, frozen
 

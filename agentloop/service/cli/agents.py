@@ -12,6 +12,7 @@ from typing import Any
 import click
 from attrs import asdict, field, frozen
 
+from agentloop.agents.agent_builder import AgentSources, build_agent
 from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.agent_tool import AgentTool
