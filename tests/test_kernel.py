@@ -95,4 +95,4 @@ def test_a_call_without_features_runs_no_line_of_one() -> None:
     )
     files = files_on_the_way()
     assert not {f"executors/{name}.py" for name in features} & set(files)
-    assert not [file for file in files if file.startswith("journal/")]
+    assert not [file for file in files if file.startswith("durable/")]

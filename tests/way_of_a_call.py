@@ -44,7 +44,7 @@ async def main(journal_path: str = "") -> None:
     threading.setprofile(None)
     if journal is not None:
         await journal.aclose()
-    first, second = [place for place, visit in enumerate(visits) if visit == ("inference/scripted.py", "infer")][:2]
+    first, second = [place for place, visit in enumerate(visits) if visit == ("models/scripted.py", "infer")][:2]
     files = [file for file, _ in visits[first : second + 1]]
     way = [file for place, file in enumerate(files) if place == 0 or file != files[place - 1]]
     sys.stdout.write(json.dumps(way))

@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 
 from attrs import evolve, field, fields_dict, frozen
 from attrs.converters import optional
+from attrs.validators import instance_of
 
 from agentloop._shielding import call_in_thread
 from agentloop.contracts.tool import (
@@ -60,7 +61,7 @@ class ToolOverride(Value):
         within: a definition of the tool whose schema arguments have to satisfy as well; None for no other schema.
     """
 
-    enabled: bool = True
+    enabled: bool = field(default=True, validator=instance_of(bool))
     name: str | None = None
     description: str | None = None
     schema: JsonObject | None = field(default=None, converter=optional(freeze_object))

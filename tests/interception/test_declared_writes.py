@@ -21,6 +21,7 @@ from agentloop import (
     ToolCall,
     ToolCallingDriver,
     interception,
+    policies,
 )
 from agentloop.contracts import CanIntercept
 from agentloop.durable import MemoryJournal, replay
@@ -419,7 +420,7 @@ def test_an_interceptor_cannot_forge_the_account(provenance: Provenance) -> None
 
 def test_the_interceptors_of_the_package_declare_what_they_write() -> None:
     """Any of them can be in a loop with `strict_writes`."""
-    classes = [getattr(interception, name) for name in dir(interception)]
+    classes = [getattr(room, name) for room in (interception, policies) for name in dir(room)]
     interceptors = {cls for cls in classes if isinstance(cls, type) and issubclass(cls, Interceptor)} - {Interceptor}
     assert len(interceptors) > 12
     assert [cls.__name__ for cls in interceptors if cls.writes is None] == []

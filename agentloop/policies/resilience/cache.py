@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attrs import field, frozen
+from attrs.validators import instance_of
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
 from agentloop.contracts.can_tell_controls import Control
@@ -57,7 +58,7 @@ class Cache(ResilienceLayer):
 
     policy: CachePolicy | None = None
     caller: CallerOf = field(default=calling_agent, kw_only=True)
-    effects: bool = field(default=False, kw_only=True)
+    effects: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=CACHE_PRIORITY, kw_only=True)
     writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import define, evolve, field, frozen
 from attrs.converters import optional as none_or
-from attrs.validators import ge
+from attrs.validators import ge, instance_of
 
 from agentloop.contracts.can_tell_controls import Control
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -341,7 +341,7 @@ class Deduplicate(ResilienceLayer):
     by: Deduplicator | None = field(factory=InFlight, converter=none_or(_as_deduplicator))
     caller: CallerOf = field(default=calling_agent, kw_only=True)
     across_executions: bool = field(default=False, kw_only=True, validator=instance_of(bool))
-    effects: bool = field(default=False, kw_only=True)
+    effects: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     max_remembered: int = field(default=1000, validator=ge(1), kw_only=True)
     priority: int = field(default=DEDUPLICATE_PRIORITY, kw_only=True)
     _calls_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, TrackedCalls] = field(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
-from attrs.validators import gt, optional
+from attrs.validators import gt, instance_of, optional
 
 from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import ToolCallRetried
@@ -40,7 +40,7 @@ class Retry(ResilienceLayer):
     """
 
     policy: RetryPolicy | None = field(factory=RetryPolicy)
-    effects: bool = field(default=False, kw_only=True)
+    effects: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     deadline: float | None = field(default=None, validator=optional(gt(0)), kw_only=True)
     jitter: Callable[[], float] = field(default=random.random, kw_only=True, repr=False)
     priority: int = field(default=RETRY_PRIORITY, kw_only=True)

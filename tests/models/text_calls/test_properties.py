@@ -140,9 +140,9 @@ UNTYPED = {"qwen", "glm", "invoke", "dsml", "nested tags", "gemma"}
 
 
 def _without_marks(value: Any) -> Any:
-    """Remove from strings what these notations cannot express: their own marks."""
+    """Remove from strings what these notations cannot express: their own marks, and half of a line end before theirs."""
     if isinstance(value, str):
-        return value.replace("<", "").replace("]", "")
+        return value.replace("<", "").replace("]", "").rstrip("\r")
     if isinstance(value, dict):
         return {key: _without_marks(item) for key, item in value.items()}
     return [_without_marks(item) for item in value] if isinstance(value, list) else value

@@ -96,6 +96,8 @@ def test_a_word_is_completed_without_loading_the_library(words: str, offered: st
         "agentloop",
         "agentloop._lazy",
         "agentloop.errors",
+        "agentloop.errors.hints",
+        "agentloop.service",
         "agentloop.service.cli",
         *[f"agentloop.service.cli.{each}" for each in parts],
     }
