@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import define, evolve, field, frozen
 from attrs.converters import optional as none_or
-from attrs.validators import ge, instance_of
+from attrs.validators import ge
 
 from agentloop.contracts.can_tell_controls import Control
 from agentloop.contracts.execution_scope import ExecutionScope
