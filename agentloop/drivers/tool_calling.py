@@ -186,7 +186,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         mode = self.mode_for(inference, state)
         # A model with a tool API may poll; others repeat a call because they do not know how to end.
         repeats = keeps_repeating if mode.streams_calls else repeats_calls
-        is_stuck = repeats(state.steps, self.tools)
+        is_stuck = len(state.steps) > 1 and repeats(state.steps, self.tools)
         if not mode.translates and self.output_check is None and not is_stuck:
             return inference
         return models().in_mode(inference, mode, self.scope.bounds, asks_for_answer=is_stuck)

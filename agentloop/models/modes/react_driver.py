@@ -143,7 +143,7 @@ class ReActDriver(InferringDriver):
         repeats = (
             repeats_calls if isinstance(mode, ReActJsonMode) and mode.constrain == "json_schema" else keeps_repeating
         )
-        is_stuck = repeats(state.steps, self.tools)
+        is_stuck = len(state.steps) > 1 and repeats(state.steps, self.tools)
         return ModeInference(inference, mode, asks_for_answer=is_stuck, bounds=self.scope.bounds)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
