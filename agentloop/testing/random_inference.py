@@ -16,9 +16,10 @@ from agentloop.errors import ConfigurationError
 from agentloop.tools.patterns import ops, parser  # type: ignore[attr-defined]  # `re` has no types for them
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, Usage
-from agentloop.values.json import JsonObject, format_json, read_pointer, thaw
+from agentloop.values.json import JsonObject, format_json, thaw
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Text
+from agentloop.values.schema_drafts import find_schema
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 
 MakeArguments = Callable[[Random], Mapping[str, Any]]
@@ -243,9 +244,9 @@ class _Sampler:
     # --- combined schemas -------------------------------------------------------------------------------------------
 
     def _find(self, reference: str) -> Any:
-        found = self.root
-        for name in read_pointer(reference.removeprefix("#")):
-            found = found[name]
+        found = find_schema(self.root, reference)
+        if found is None:
+            raise KeyError(reference)
         return found if isinstance(found, dict) else {}
 
     def _resolved(self, schema: Any) -> Any:

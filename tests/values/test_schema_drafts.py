@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
 
+from agentloop.models.modes.strict import without_nulls
+from agentloop.models.programs.signatures import render_signatures
+from agentloop.models.text_calls import read_calls
+from agentloop.models.wire_formats.schemas import flat_parameters
+from agentloop.testing.random_inference import sample
+from agentloop.values import ToolSpec
 from agentloop.values.json import freeze_object, thaw
 from agentloop.values.schema_drafts import modern_schema, schema_problem
 
@@ -155,3 +164,46 @@ def test_the_check_of_schemas_agrees_with_the_metaschema(schema: dict[str, Any])
     """A problem is found exactly where the metaschema of draft 2020-12 has one."""
     is_valid = next(Draft202012Validator(Draft202012Validator.META_SCHEMA).iter_errors(schema), None) is None
     assert is_valid is not bool(schema_problem(schema))
+
+
+def _flat(schema: Any) -> object:
+    place = schema["properties"]["point"]
+    return "x" in flat_parameters(freeze_object({"allOf": [place], "$defs": schema["$defs"]}))["properties"]
+
+
+def _written_text(schema: Any) -> object:
+    """Return a text of the point that a model writes in a notation without types; it looks like a number."""
+    text = "<tool_call>look\n<arg_key>y</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"
+    place = f"{schema['properties']['point']['$ref']}/properties/y"
+    merged = {"type": "object", "properties": {"y": {"$ref": place}}, "$defs": schema["$defs"]}
+    (call,) = read_calls(text, [ToolSpec("look", "Look.", merged)]).calls
+    return call.arguments["y"]
+
+
+READERS: dict[str, Callable[[Any], object]] = {
+    "a wire format": _flat,
+    "a signature": lambda schema: "x: int" in render_signatures([ToolSpec("look", "Look.", schema)]),
+    "a reader of nulls": lambda schema: without_nulls({"point": {"x": 1, "y": None}}, schema) == {"point": {"x": 1}},
+    "a reader of calls": lambda schema: _written_text(schema) == "1",
+    "a sampler": lambda schema: isinstance(sample(freeze_object(schema), Random(1))["point"]["x"], int),
+}
+"""What follows references; each returns whether it has found the definition of the property `point`."""
+
+
+@pytest.mark.parametrize("name", ["Point", "A Point", "List[Point]", "a~b/c", "100%"])
+@pytest.mark.parametrize("reader", READERS)
+def test_each_reader_follows_a_reference_to_any_name(reader: str, name: str) -> None:
+    """A reference is an address, in which some characters of a name are written in another form."""
+    schema = {
+        "type": "object",
+        "properties": {"point": {"$ref": f"#/definitions/{quote(name.replace('~', '~0').replace('/', '~1'))}"}},
+        "required": ["point"],
+        "definitions": {
+            name: {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}, "y": {"type": "string"}},
+                "required": ["x"],
+            }
+        },
+    }
+    assert READERS[reader](thaw(freeze_object(modern_schema(schema).schema)))

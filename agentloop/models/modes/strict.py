@@ -16,6 +16,7 @@ from agentloop.errors import AgentLoopError
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ResponseFormat
 from agentloop.values.json import extract_json, format_json
 from agentloop.values.parts import Text
+from agentloop.values.schema_drafts import find_schema
 
 
 class NotStrict(AgentLoopError):
@@ -193,8 +194,7 @@ def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Follow references; the number is bounded, since a reference may lead back to itself."""
     followed = 0
     while isinstance(schema, Mapping) and "$ref" in schema and followed < len(root) + _MAX_REFERENCES:
-        _, _, name = str(schema["$ref"]).rpartition("/")
-        schema = dict(_definitions(root)).get(name, {})
+        schema = find_schema(root, str(schema["$ref"]))
         followed += 1
     return schema if isinstance(schema, Mapping) else {}
 

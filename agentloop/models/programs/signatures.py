@@ -9,6 +9,7 @@ from keyword import iskeyword
 from typing import Any
 
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, thaw
+from agentloop.values.schema_drafts import find_schema
 from agentloop.values.tool_calls import ToolSpec
 
 _PYTHON_NAMES = frozenset({*dir(builtins), "asyncio"})
@@ -142,7 +143,7 @@ class _Types:
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return "Any"
         if isinstance(reference := schema.get("$ref"), str):
-            return self.of(self._resolve(reference), name, depth + 1)
+            return self.of(find_schema(self._root, reference), name, depth + 1)
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, Sequence) and 0 < len(values) <= _MAX_LITERALS:
             return f"Literal[{', '.join(map(_literal, values))}]"
@@ -183,12 +184,6 @@ class _Types:
         ]
         self.definitions.append("\n".join([f"class {title}(TypedDict):", *fields, ""]))
         return title
-
-    def _resolve(self, reference: str) -> object:
-        schema: object = self._root
-        for part in reference.removeprefix("#").strip("/").split("/"):
-            schema = schema.get(part) if isinstance(schema, Mapping) else None
-        return schema
 
     @staticmethod
     def _union(types: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import frozen
 
-from agentloop.values.json import read_pointer
+from agentloop.values.schema_drafts import find_schema
 from agentloop.values.tool_calls import ToolSpec
 
 MAX_NAME_LENGTH: Final = 200
@@ -137,7 +137,7 @@ class _Resolver:
         self._left -= 1
         reference, branches = schema.get("$ref"), schema.get("allOf")
         if isinstance(reference, str):
-            return self.resolve(self._target(reference), depth - 1)
+            return self.resolve(find_schema(self._root, reference), depth - 1)
         # Some libraries write a reference with a description or a default in this way.
         if (
             isinstance(branches, Sequence)
@@ -154,15 +154,6 @@ class _Resolver:
             elif keyword in _COMBINATIONS and isinstance(value, Sequence):
                 resolved[keyword] = [self.resolve(branch, depth - 1) for branch in value]
         return resolved
-
-    def _target(self, reference: str) -> object:
-        """Return the schema that a JSON pointer leads to; None if it leads nowhere."""
-        if not reference.startswith("#/"):
-            return None
-        schema: object = self._root
-        for key in read_pointer(reference.removeprefix("#")):
-            schema = schema.get(key) if isinstance(schema, Mapping) else None
-        return schema
 
 
 _UNIONS: Final = ("anyOf", "oneOf")

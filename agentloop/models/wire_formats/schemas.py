@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.values.json import JsonObject, JsonValue, format_json, read_pointer
+from agentloop.values.json import JsonObject, JsonValue, format_json
+from agentloop.values.schema_drafts import find_schema
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -161,22 +162,8 @@ class _Merger:
     def _merge_reference(self, reference: str, depth: int) -> _Merged:
         if reference not in self._known:
             self._known[reference] = _Merged()
-            self._known[reference] = self.merge(self._find(reference), depth + 1)
+            self._known[reference] = self.merge(find_schema(self._root, reference), depth + 1)
         return self._known[reference]
-
-    def _find(self, reference: str) -> Any:
-        """Return the schema to which a reference refers; None if it is not in the root."""
-        if not reference.startswith("#"):
-            return None
-        found: Any = self._root
-        for name in read_pointer(reference[1:]):
-            if isinstance(found, Mapping):
-                found = found.get(name)
-            elif isinstance(found, tuple | list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            else:
-                return None
-        return found
 
 
 def _own(schema: Schema) -> _Merged:
