@@ -160,11 +160,11 @@ def audit_definitions(tools: Iterable[Tool]) -> Audit:
     audited, harmless = list[AuditedTool](), 0
     for tool in tools:
         alone = Tools.of([tool])
-        group = ReachedTool(tool.name, (tool.spec,), tool, None, "", tuple(declared_policies(alone, ())), None)
-        if not _is_notable(group):
+        reached = ReachedTool(tool.name, (tool.spec,), tool, None, "", tuple(declared_policies(alone, ())), None)
+        if not _is_notable(reached):
             harmless += 1
             continue
-        row = _Surroundings(None, InDoubt.TELL).audit(group)
+        row = _Surroundings(None, InDoubt.TELL).audit(reached)
         audited.append(evolve(row, holes=[hole for hole in row.holes if hole.kind in _OF_DEFINITIONS]))
     return Audit(tuple(audited), harmless)
 
@@ -254,7 +254,7 @@ class _Surroundings:
     in_doubt: InDoubt
 
     def audit(self, reached: ReachedTool) -> AuditedTool:
-        # After a handoff, both loops may have a layer for what tools declare; one of them acts.
+        # After a handoff, the interceptors of both loops may say the same, such as of a limit of steps.
         controls = tuple(dict.fromkeys(self._controls(reached)))
         points = () if not reached.specs else reached.layers
         unknown = tuple([layer.name for layer in points if _is_unknown(layer, _POINTS_OF_CALLS)])
@@ -270,15 +270,20 @@ class _Surroundings:
         for layer in reached.layers:
             yield from _controls_of(layer, reached)
         yield from _inherited(reached)
-        if reached.tool is not None:
-            yield from _own_controls(reached.tool)
-        if reached.loop is not None:
-            yield from _of_executor(reached.loop)
+        yield from _beside_layers(reached)
         # An agent records in the journal of its caller, if that has one.
         journal = self.journal or (getattr(reached.loop, "journal", None) if reached.agents else None)
         if journal is not None:
             what = f"intents and outcomes; a call in doubt: {self.in_doubt}"
             yield Control("records", what, of="intents", by=type(journal).__name__)
+
+
+def _beside_layers(reached: ReachedTool) -> Iterator[Control]:
+    """Yield the controls of the tool itself, and of the executor of its loop."""
+    if reached.tool is not None:
+        yield from _own_controls(reached.tool)
+    if reached.loop is not None:
+        yield from _of_executor(reached.loop)
 
 
 def _of_executor(loop: LoopParts) -> Iterator[Control]:
@@ -292,10 +297,7 @@ def _inherited(reached: ReachedTool) -> Iterator[Control]:
     """Yield the controls on the calls of agents that hold for the calls of the agents, too: a timeout cancels all of an agent."""
     for agent in reached.agents:
         controls = [control for layer in agent.layers for control in _controls_of(layer, agent)]
-        if agent.tool is not None:
-            controls += _own_controls(agent.tool)
-        controls += [] if agent.loop is None else _of_executor(agent.loop)
-        for control in controls:
+        for control in (*controls, *_beside_layers(agent)):
             if control.reaches_agents or control.of == "time":
                 yield evolve(control, by=f"{control.by} of the caller")
 
@@ -348,17 +350,13 @@ def _idle(reached: Sequence[ReachedTool]) -> Iterable[str]:
     # A server that has listed nothing yet may have tools that they are about.
     if any(each.group is not None and each.tool is None for each in reached):
         return []
-    acting: dict[int, tuple[CanIntercept, bool]] = {}
-    for each in reached:
-        for layer in each.layers:
-            _, is_acting = acting.get(id(layer), (layer, False))
-            acting[id(layer)] = (layer, is_acting or bool(_controls_of(layer, each)))
-    telling = [(layer, is_acting) for layer, is_acting in acting.values() if not _is_silent(layer)]
-    return [layer.name for layer, is_acting in telling if not is_acting]
-
-
-def _is_silent(layer: CanIntercept) -> bool:
-    return not isinstance(layer, CanTellControls | CanForetellQuestions)
+    layers = {id(layer): layer for each in reached for layer in each.layers}
+    acting = {id(layer) for each in reached for layer in each.layers if _controls_of(layer, each)}
+    return [
+        layer.name
+        for key, layer in layers.items()
+        if isinstance(layer, CanTellControls | CanForetellQuestions) and key not in acting
+    ]
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

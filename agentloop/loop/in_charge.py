@@ -6,12 +6,11 @@ executor, the compiler, the interceptors, the bounds, the system prompt and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from attrs import evolve, frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, ExecutionError
@@ -30,7 +29,7 @@ from agentloop.loop.handoff import (
 from agentloop.loop.parts import LoopParts, unwrapped
 from agentloop.loop.settlement import with_typed_output
 from agentloop.loop.tool_names import check_discovered_names, noted_references
-from agentloop.loop.tool_policies import declared_policies, layers_added_for
+from agentloop.loop.tool_policies import layers_after_handoff
 from agentloop.values.batches import settled_calls
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, initial_prompt, render_system_prompt
@@ -172,26 +171,13 @@ class LoopInCharge(ShownByField):
         """
         scope, (own, others) = self.scope.without_inferences(), counts
         scope = evolve(scope, bounds=self.root.bounds.within(loop.bounds))
-        stack, (joining, replaced) = self.root.stack, self._layers_of(loop)
+        stack, (joining, replaced) = self.root.stack, layers_after_handoff(self.root, loop)
         if joining or replaced:
             stack = stack.with_layers(joining, without=replaced)
         stack = stack.bind(self.events, scope, joined=joining, after=after)
         if own or others:
             scope = evolve(scope, inference_count=own, other_inference_count=others)
         return bind(loop, stack, self.events, scope)
-
-    def _layers_of(self, loop: LoopParts) -> tuple[tuple[CanIntercept, ...], Sequence[CanIntercept]]:
-        """Return the interceptors of a loop that join the ones of the executed loop, each once, and those that they replace."""
-        if loop is self.root:
-            return (), ()
-        # A loop made with `with_…` from the executed one has the same interceptors, which must not act twice.
-        replaced = [*layers_added_for(self.root.tools), *layers_added_for(loop.tools)]
-        left_out = set(map(id, replaced))
-        outer = [layer for layer in self.root.stack.layers if id(layer) not in left_out]
-        known = {id(layer) for layer in self.root.stack.layers} | left_out
-        added = [layer for layer in loop.stack.layers if id(layer) not in known]
-        # The policies that the tools declare are applied once, whichever of the two loops has the interceptor for them.
-        return (*added, *declared_policies(loop.tools, [*outer, *added])), replaced
 
 
 # --- the path of handoffs -------------------------------------------------------------------------------------------

@@ -64,15 +64,12 @@ def check_discovered_names(root: LoopParts, loop: LoopParts, tools: Tools, noted
     for group in tools.groups:
         if isinstance(group, CanDiscoverTools) and group.name_problems:
             raise ConfigurationError(f"{group.name}: {'; '.join(group.name_problems)}")
-    family = _Family([root, loop], {id(loop): tools})
-    for owner in (root,) if root is loop else (root, loop):
-        for part in _parts_of(owner):
-            for reference in part.tool_references:
-                problem = family.problem_of(owner, part, reference)
-                if problem == "":
-                    noted.add((id(part), reference))
-                elif problem and (id(part), reference) not in noted:
-                    raise ConfigurationError(problem)
+    family = _Family([root] if root is loop else [root, loop], {id(loop): tools})
+    for part, reference, problem in _problems_in(family):
+        if problem == "":
+            noted.add((id(part), reference))
+        elif problem and (id(part), reference) not in noted:
+            raise ConfigurationError(problem)
 
 
 def _problems_in(family: _Family) -> Iterator[tuple[CanNameTools, ToolReference, str | None]]:

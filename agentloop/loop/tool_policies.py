@@ -9,6 +9,7 @@ from agentloop.contracts.tool import CanDiscoverTools
 from agentloop.contracts.tools import Tools
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.doors import declarable
+from agentloop.loop.parts import LoopParts
 from agentloop.values.policies import CallPolicy
 
 _POLICIES = ("deduplicate", "cache", "deadline", "retry", "circuit", "rate_limit")
@@ -34,6 +35,25 @@ def declared_policies(tools: Tools, interceptors: Iterable[CanIntercept]) -> Seq
 def layers_added_for(tools: Tools) -> Sequence[CanIntercept]:
     """Return the interceptors that loops with these tools were given for what the tools declare."""
     return tuple(tools.kept.get(_KEPT, {}).values())
+
+
+def layers_after_handoff(root: LoopParts, loop: LoopParts) -> tuple[Sequence[CanIntercept], Sequence[CanIntercept]]:
+    """Return the interceptors of a loop that join the ones of the executed loop, each once, and those that they replace.
+
+    Args:
+        root: the executed loop, whose interceptors stay.
+        loop: the loop that the conversation is handed over to.
+    """
+    if loop is root:
+        return (), ()
+    # A loop made with `with_…` from the executed one has the same interceptors, which must not act twice.
+    replaced = [*layers_added_for(root.tools), *layers_added_for(loop.tools)]
+    left_out = set(map(id, replaced))
+    outer = [layer for layer in root.stack.layers if id(layer) not in left_out]
+    known = {id(layer) for layer in root.stack.layers} | left_out
+    added = [layer for layer in loop.stack.layers if id(layer) not in known]
+    # The policies that the tools declare are applied once, whichever of the two loops has the interceptor for them.
+    return (*added, *declared_policies(loop.tools, [*outer, *added])), replaced
 
 
 def _declared_by(tools: Tools) -> Sequence[str]:

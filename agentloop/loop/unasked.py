@@ -17,6 +17,7 @@ from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.errors import ConfigurationError
 from agentloop.loop.handoff import HandoffTool
 from agentloop.loop.parts import LoopParts, unwrapped
+from agentloop.loop.tool_policies import layers_after_handoff
 from agentloop.values.authority import Authority
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.tool_calls import ToolSpec
@@ -125,9 +126,10 @@ def _reached(
     if any(loop is other and executed is root for other, root in seen) or path.count("/") > _MAX_DEPTH:
         return
     seen.append((loop, executed))
-    outer = () if loop is executed else executed.stack.layers
-    joining = [layer for layer in loop.stack.layers if not any(layer is other for other in outer)]
-    layers, tools = (*outer, *joining), _all_tools(loop)
+    stack, (joining, replaced) = executed.stack, layers_after_handoff(executed, loop)
+    if joining or replaced:
+        stack = stack.with_layers(joining, without=replaced)
+    layers, tools = stack.layers, _all_tools(loop)
     for tool in tools:
         ensemble = tools.group_names.get(tool.name, "")
         reached = ReachedTool(f"{path}{tool.name}", (tool.spec,), tool, None, ensemble, layers, loop, agents)

@@ -460,3 +460,16 @@ def test_an_assertion_accepts_what_the_program_accepts(tmp_path: Path) -> None:
     wrong: Any = {"unaskd": "*"}
     with pytest.raises(InvalidParameter, match="no kind of holes 'unaskd', did you mean 'unasked'"):
         assert_guarded(open_loop, accept=wrong)
+
+
+def test_a_policy_that_the_caller_leaves_out_on_purpose_is_not_told_behind_a_handoff() -> None:
+    """The executed loop's `Resilience` decides for both loops, so that the declared retries do not happen."""
+
+    @tool(retry=RETRY)
+    def charge(cents: int) -> str:
+        """Charge."""
+        return str(cents)
+
+    to_desk = handed("to_desk", charge)
+    assert ("repeated", "to_desk/charge") in holes(loop_of(to_desk))
+    assert ("repeated", "to_desk/charge") not in holes(loop_of(to_desk, guards=[Resilience(retry=None)]))
