@@ -78,7 +78,7 @@ class CanProvideModels(Protocol):
     def in_mode(
         self, inference: CanInfer, mode: CanUseMode, bounds: Bounds, *, asks_for_answer: bool = False
     ) -> CanInfer:
-        """Return a model that is called in a mode, with bounds on its answers; it may be asked for its answer, without a call."""
+        """Return a model that is called in a mode, with bounds on its answers; `asks_for_answer` leaves it no call."""
 
 
 @cache

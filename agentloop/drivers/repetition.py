@@ -20,13 +20,15 @@ _POLLS: Final = 3
 
 
 def repeats_calls(steps: Sequence[AgentStep], tools: Tools) -> bool:
-    """Return whether all calls of the last step were made before, with the same results, since a call that may have changed something.
+    """Return whether the steps before have all calls of the last step, with the same results.
+
+    Calls before one that may have changed something do not count.
 
     Args:
-        steps: the steps of the execution.
+        steps: the steps of the execution; at least one.
         tools: the tools on offer.
     """
-    left = _pure(steps[-1].executions, tools) if len(steps) > 1 else []
+    left = _pure(steps[-1].executions, tools)
     for step in reversed(steps[-_REACH - 1 : -1]):
         if not left or (step.executions and not _pure(step.executions, tools)):
             return False

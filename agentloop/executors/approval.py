@@ -7,7 +7,7 @@ from agentloop.events.tool_calls import ToolCallReviewed
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call, tool_of
 from agentloop.executors.call_layers import CallLayer
-from agentloop.values.decisions import Answer, Deny
+from agentloop.values.decisions import Answer, Decision, Deny
 
 
 class Approval(CanLayerCalls):
@@ -15,21 +15,20 @@ class Approval(CanLayerCalls):
 
     def open(self, call: Call, batch: Admission) -> CallLayer | None:
         """Return what applies the decision about a call; None if nobody has decided."""
-        return None if call.decision is None else _DecidedCall(call, batch)
+        return None if call.decision is None else _DecidedCall(call, call.decision, batch)
 
 
 class _DecidedCall(CallLayer):
-    __slots__ = ("_batch", "_call")
+    __slots__ = ("_batch", "_call", "_decision")
 
-    def __init__(self, call: Call, batch: Admission) -> None:
+    def __init__(self, call: Call, decision: Decision, batch: Admission) -> None:
         self._batch = batch
         self._call = call
+        self._decision = decision
 
     async def admit(self) -> None:
         """Report the decision, and settle the call if it was denied or answered."""
-        call, batch, decision = self._call, self._batch, self._call.decision
-        if decision is None:
-            return
+        call, batch, decision = self._call, self._batch, self._decision
         details = (call.step_number, call.key, tool_of(call).spec.name, decision)
         await emit_at_step(batch.runtime.events, ToolCallReviewed, batch.state, *details)
         if isinstance(decision, Deny):

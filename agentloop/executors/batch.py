@@ -17,7 +17,7 @@ from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import ToolCallSuspended
 from agentloop.executors.admission import CanLayerCalls
 from agentloop.executors.call import Call, CallTask, execution_of
-from agentloop.executors.call_layers import OPEN, CallOutcome, Cut
+from agentloop.executors.call_layers import AWAITED_CANCELLED, OPEN, CallOutcome, Cut
 from agentloop.executors.closing import Closing
 from agentloop.executors.invocation import CallRuntime, ToolInvocation, log_failure, tool_error
 from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
@@ -34,8 +34,8 @@ def calls_of(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope, ou
         tool_calls: the calls.
         state: the agent's state.
         scope: the surroundings of the execution.
-        outer: the call whose tool makes the calls; None for calls of a model. Their ids are their
-            keys, which are the same whenever the tool runs again.
+        outer: the call whose tool makes the calls; None for calls of a model. The id of a call that a tool makes is its key, which
+            is the same whenever the tool runs again.
     """
     # Keys name step and index, which differ from the position in this batch when pending calls of an earlier step are settled.
     places = [parse_key(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
@@ -96,7 +96,7 @@ class Batch:
 
         Raises:
             asyncio.CancelledError: the task was cancelled.
-            BaseException: what is no `Exception`, such as an exit, or a failed assertion in an interceptor of a test.
+            BaseException: an error outside of `Exception`, such as an exit, or a failed assertion in an interceptor of a test.
         """
         watch = CancellationWatch()
         try:
@@ -337,7 +337,7 @@ class Batch:
         except asyncio.CancelledError:
             if is_task_cancelled():
                 raise
-            failure, outcome = ContractViolation(_AWAITED_CANCELLED), OPEN
+            failure, outcome = ContractViolation(AWAITED_CANCELLED), OPEN
         except Exception as error:  # noqa: BLE001  # of a layer or of a listener
             failure, outcome = error, OPEN
         if call.is_closed:  # it was left behind, and its call has an outcome
@@ -407,6 +407,3 @@ def _needs_no_tasks(calls: Sequence[Call]) -> bool:
     if len(calls) == 1:
         return bool(tools) and (tools[0].uses_thread or tools[0].is_inline)
     return len(tools) == len(calls) and all(tool.is_inline for tool in tools)
-
-
-_AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"

@@ -1,4 +1,4 @@
-"""The contract of what is laid around one call: one feature, one file, unknown to what runs calls."""
+"""The contract of a layer around one call. Each feature is one file, and the batch does not know it."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class CallOutcome:
 
 OPEN = CallOutcome()
 """The outcome of a call that has not started."""
+AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
+"""Why a call fails around which a cancellation came from nobody who cancelled the execution."""
 
 RunCall: TypeAlias = Callable[[], Awaitable[CallOutcome]]
 Attempt: TypeAlias = Callable[[], Awaitable[ToolExecution]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from agentloop.contracts.tool import CanPinDefinition
-from agentloop.contracts.tools import Tools
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import ToolDefinitionChanged
 from agentloop.executors.admission import Admission, CanLayerCalls
@@ -21,19 +20,16 @@ class DefinitionPins(CanLayerCalls):
     """Suspends calls of changed tools, until a call of each was approved in this execution.
 
     Args:
-        tools: the tools.
-
-    Attributes:
         are_defined: whether any tool has a definition, now or when it was approved.
     """
 
-    def __init__(self, tools: Tools) -> None:
-        self.are_defined: bool = any(spec.definition or spec.pinned for spec in tools.specs)
+    def __init__(self, *, are_defined: bool) -> None:
+        self._are_defined = are_defined
         self._accepted: set[str] = set()
 
     def open(self, call: Call, batch: Admission) -> CallLayer | None:
         """Return what looks at the tool of a call; None if no tool has a definition, and nobody has decided about the call."""
-        if call.decision is None and not self.are_defined:
+        if call.decision is None and not self._are_defined:
             return None
         return _PinnedCall(self._accepted, call, batch)
 

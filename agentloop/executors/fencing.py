@@ -19,7 +19,7 @@ _LEFT_TO_OTHERS = "another process may drive the execution, or that of the call'
 class Fencing(CanLayerCalls):
     """Leaves calls to others when a claim is lost, or when another process drives the agent of the call."""
 
-    def open(self, call: Call, batch: Admission) -> CallLayer | None:
+    def open(self, call: Call, batch: Admission) -> CallLayer:
         """Return what leaves a call to others."""
         return _FencedCall(call, batch)
 

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call, execution_of, tool_of
-from agentloop.executors.call_layers import Attempt, CallLayer
+from agentloop.executors.call_layers import AWAITED_CANCELLED, Attempt, CallLayer
 from agentloop.executors.invocation import tool_error
 from agentloop.executors.result_limits import fit_again, whole_result
 from agentloop.interception.stack import InterceptorStack
@@ -22,7 +22,6 @@ from agentloop.values.stop import AgentStop, InterceptorTimedOut
 from agentloop.values.tool_calls import ErrorInfo, ToolExecution, ToolStatus
 
 _CANCEL_SECONDS = 1.0
-_AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
 _NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"
 _CHANGED_AFTER_DECISION = (
     "an interceptor changed the call after the decision about it; the changed call needs a decision of its own"
@@ -234,7 +233,7 @@ class _InterceptedCall(CallLayer):
         try:
             self._apply_passed(settling.result())
         except asyncio.CancelledError:
-            self._refuse_outcome(ContractViolation(_AWAITED_CANCELLED))
+            self._refuse_outcome(ContractViolation(AWAITED_CANCELLED))
         except Exception as error:  # noqa: BLE001  # of a listener, between two interceptors: not all have seen the outcome
             self._refuse_outcome(error)
         except BaseException as error:

@@ -158,8 +158,8 @@ class JournaledCall(CallLayer):
             return so_far
         if is_left(error, self._batch):
             self._must_record = False
-            is_known = recorded is not None and recorded.execution is not None
-            return evolve(so_far, execution=recorded.execution) if recorded and is_known else settle()
+            known = None if recorded is None else recorded.execution
+            return settle() if known is None else evolve(so_far, execution=known)
         if recorded is None or self._must_record:
             return settle()
         if recorded.execution is not None or recorded.pending is not None:

@@ -36,8 +36,8 @@ class ProgramCalls(CanLayerCalls):
     def __init__(self, log: CallLog | None) -> None:
         self._log = log
 
-    def open(self, call: Call, batch: Admission) -> CallLayer | None:
-        """Return what runs the calls of a tool; None where no tool makes any."""
+    def open(self, call: Call, batch: Admission) -> CallLayer:
+        """Return what runs the calls of a tool."""
         return _ProgramCall(call, batch, self._log)
 
 

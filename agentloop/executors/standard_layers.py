@@ -8,7 +8,6 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanCallTools, CanContinueCall
-from agentloop.contracts.tools import Tools
 from agentloop.executors.admission import CanLayerCalls
 from agentloop.executors.toolbox import Toolbox
 from agentloop.interception.stack import InterceptorStack
@@ -25,14 +24,12 @@ class Features:
         outside: those outside of what is decided about a call, outermost first.
         pins: compares the tool of a call with the one that was shown, in each batch; None if no tool has a definition.
         inside: those inside of it.
-        tools: the tools.
         plain: all features, outermost first, that a batch needs if nobody has decided about its calls.
     """
 
     outside: tuple[CanLayerCalls, ...]
     pins: CanLayerCalls | None
     inside: tuple[CanLayerCalls, ...]
-    tools: Tools
     plain: tuple[CanLayerCalls, ...] = field(init=False)
 
     @plain.default
@@ -45,7 +42,7 @@ class Features:
         from agentloop.executors.approval import Approval
         from agentloop.executors.definition_pins import DefinitionPins
 
-        return (*self.outside, Approval(), self.pins or DefinitionPins(self.tools), *self.inside)
+        return (*self.outside, Approval(), self.pins or DefinitionPins(are_defined=False), *self.inside)
 
     def with_innermost(self, feature: CanLayerCalls) -> Features:
         """Return them with one more."""
@@ -79,7 +76,7 @@ def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: Intercepto
     if any(spec.definition or spec.pinned for spec in tools.specs):
         from agentloop.executors.definition_pins import DefinitionPins
 
-        pins = DefinitionPins(tools)
+        pins = DefinitionPins(are_defined=True)
     if calls_tools:
         from agentloop.executors.program_calls import ProgramCalls
 
@@ -88,4 +85,4 @@ def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: Intercepto
         from agentloop.executors.intercepted_call import Interception
 
         inside.append(Interception(stack))
-    return Features(tuple(outside), pins, tuple(inside), tools)
+    return Features(tuple(outside), pins, tuple(inside))

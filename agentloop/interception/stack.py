@@ -164,7 +164,7 @@ class InterceptorStack(Value, CanIntercept):
         layers = tuple([self._bind_layer(one, events, late_scope if is_late else scope) for one, is_late in pairs])
         provenance = self._calls.provenance
         # Compiled for each execution, since methods may have been set on a layer or its class in the meantime.
-        compiled = dict(_compile(layers, accounts=provenance is not Provenance.NONE))
+        compiled = _compile(layers, accounts=provenance is not Provenance.NONE)
         if replay is not None:  # no tool runs that the layers could be around
             compiled.pop(AroundToolUse.point_name, None)
         return evolve(
@@ -327,7 +327,7 @@ def _layers_of(interceptor: CanIntercept) -> tuple[CanIntercept, ...]:
     return interceptor.layers if isinstance(interceptor, InterceptorStack) else (interceptor,)
 
 
-def _compile(layers: tuple[CanIntercept, ...], *, accounts: bool = False) -> Mapping[str, tuple[CanIntercept, ...]]:
+def _compile(layers: tuple[CanIntercept, ...], *, accounts: bool = False) -> dict[str, tuple[CanIntercept, ...]]:
     """Return for each point that is handled its layers, in the order in which they run.
 
     Args:

@@ -134,11 +134,11 @@ class ToolSelection(Interceptor, CanNameTools, CanTellControls):
 
     def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the name alone counts
         """Return whether a model is refused calls of a tool because the tool is not offered."""
-        offered = None if self.offer is None else _covers(self.offer, tool)
+        offered = True if self.offer is None else _covers(self.offer, tool)
         hidden = _covers(self.hide, tool)
         if hidden is True or offered is False:
             return [Control("stops", "it is not offered", of="calls")]
-        depends = hidden is None or (self.offer is not None and offered is None)
+        depends = hidden is None or offered is None
         return [Control("stops", "it may not be offered", of="calls", is_sure=False)] if depends else []
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
@@ -152,9 +152,8 @@ class ToolSelection(Interceptor, CanNameTools, CanTellControls):
         return self.offer is None or any(criterion.matches(spec, state) for criterion in self.offer)
 
 
-def _covers(criteria: Iterable[ToolCriterion], tool: ToolSpec) -> bool | None:
+def _covers(criteria: Sequence[ToolCriterion], tool: ToolSpec) -> bool | None:
     """Return whether a tool matches any of the criteria; None if that depends on the state."""
-    criteria = tuple(criteria)
     if any(criterion.names_tool(tool) for criterion in criteria):
         return True
     return None if any(criterion.when is not None for criterion in criteria) else False

@@ -13,5 +13,5 @@ from agentloop.values.bounds import Bounds
 
 
 def in_mode(inference: CanInfer, mode: CanUseMode, bounds: Bounds, *, asks_for_answer: bool = False) -> CanInfer:
-    """Return a model that is called in a mode, with bounds on its answers; it may be asked for its answer, without a call."""
+    """Return a model that is called in a mode, with bounds on its answers; `asks_for_answer` leaves it no call."""
     return ModeInference(inference, mode, asks_for_answer=asks_for_answer, bounds=bounds)
