@@ -125,7 +125,7 @@ def find_bare_error(data: Any) -> dict[str, Any] | None:
         data: the JSON value.
     """
     # Cohere and Ollama answer with an object `message`: an answer of another form, then, rather than an error.
-    if not isinstance(data, dict) or isinstance(data.get("message"), dict):
+    if not isinstance(data, dict) or _BARE_ENTRIES.isdisjoint(data) or isinstance(data.get("message"), dict):
         return None
     message, code = _message_and_code(data)
     codes = [data[name] for name in _CODE_ENTRIES if isinstance(data.get(name), str | int)]
@@ -193,6 +193,8 @@ _MESSAGE_ENTRIES = (
 _SUCCESS_MARKS = ("success", "ok")
 _SUCCESS_WORDS = frozenset({"0", "ok", "success", "succeeded", "completed"})
 _BASE_RESPONSE = "base_resp"
+_BARE_ENTRIES = frozenset({*_MESSAGE_ENTRIES, *_CODE_ENTRIES, *_SUCCESS_MARKS, "errors", "metadata", _BASE_RESPONSE})
+"""A report of an error has at least one of these entries; few events of a stream have any."""
 _BASE_CODES: Mapping[int, int] = {
     **dict.fromkeys((1002, 1039, 1041, 2045, 2056), 429),
     **dict.fromkeys((1004, 2049), 401),
