@@ -22,7 +22,7 @@ from agentloop.errors.hints import install_hint
 from agentloop.mcp.session import ConnectionLost, RemoteTool, RequestStatus, ServerSession, SessionSettings
 from agentloop.tools.validation import SchemaValidator, without_unreadable_patterns
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
-from agentloop.values.schema_drafts import modern_schema
+from agentloop.values.schema_drafts import ModernSchema, modern_schema
 from agentloop.values.tool_calls import Effect, ToolResult
 
 _LOG = logging.getLogger("agentloop.mcp")
@@ -434,15 +434,19 @@ def _read_tool(tool: RemoteTool, bounds: Bounds) -> _ReadTool | str:
     if modern.schema.get("type", "object") != "object":
         return "its parameters are no object"
     try:
-        schema, repairs = modern.schema, modern.repairs
-        try:
-            validator = SchemaValidator(schema, "its schema", bounds)
-        except ToolDefinitionError:
-            readable = without_unreadable_patterns(schema)
-            if readable is None:
-                raise
-            schema, repairs = readable.schema, (*repairs, *readable.repairs)
-            validator = SchemaValidator(schema, "its schema", bounds)
+        validator, read = _compile_schema(modern, bounds)
     except ToolDefinitionError as error:
         return str(error)
-    return _ReadTool(evolve(tool, parameters=schema, validator=validator), repairs)
+    return _ReadTool(evolve(tool, parameters=read.schema, validator=validator), read.repairs)
+
+
+def _compile_schema(modern: ModernSchema, bounds: Bounds) -> tuple[SchemaValidator, ModernSchema]:
+    """Return a validator, and the schema that it checks: without patterns that cannot be read, if there are any."""
+    try:
+        return SchemaValidator(modern.schema, "its schema", bounds), modern
+    except ToolDefinitionError:
+        readable = without_unreadable_patterns(modern.schema)
+        if readable is None:
+            raise
+    read = ModernSchema(readable.schema, (*modern.repairs, *readable.repairs))
+    return SchemaValidator(read.schema, "its schema", bounds), read

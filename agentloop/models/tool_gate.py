@@ -233,22 +233,6 @@ def gate_tool(spec: ToolSpec, limits: ToolLimits) -> _GatedTool:
     return _GatedTool(evolve(spec, parameters=schema, description=description), keys)
 
 
-def refusal(spec: ToolSpec, limits: ToolLimits) -> str:
-    """Return why an API would refuse a tool as it is; empty if it accepts it."""
-    problem = schema_problem(spec.parameters)
-    if problem:
-        return problem
-    if limits.max_description and len(spec.description) > limits.max_description:
-        return "the description is too long"
-    accepted = limits.accepted_keys
-    if accepted is not None and (keys := KeyTranslation.of(spec.parameters, accepted, limits.max_key_length)):
-        return f"the keys {', '.join(keys.refused)} are refused"
-    has_booleans = (
-        not limits.has_boolean_schemas and each_schema(spec.parameters, _without_booleans) is not spec.parameters
-    )
-    return "a property whose schema is true or false" if has_booleans else ""
-
-
 _BOOLEANS: Final[Mapping[bool, Schema]] = {True: {}, False: {"not": {}}}
 
 

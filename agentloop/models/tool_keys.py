@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from attrs import define, field, frozen
 
 from agentloop.values.json import format_json, parse_json
-from agentloop.values.schema_drafts import Schema, find_schema, moved_reference, subschemas, with_subschemas
+from agentloop.values.schema_drafts import Schema, all_schemas, find_schema, moved_reference, with_subschemas
 
 _Nodes: TypeAlias = tuple[Schema, ...]
 """The schemas that may all apply to one value."""
@@ -45,14 +45,18 @@ class KeyTranslation:
     Args:
         schema: the schema of the arguments, in draft 2020-12.
         names: the name at the provider of each key that has another one there; no two are the same, and none is a key of the tool.
+
+    Attributes:
+        sent_names: these names.
+        own_names: the keys, by their names at the provider.
     """
 
-    __slots__ = ("_named", "_names", "_places", "_root", "_targets")
+    __slots__ = ("_places", "_root", "_targets", "own_names", "sent_names")
 
     def __init__(self, schema: Schema, names: Mapping[str, str]) -> None:
         self._root = schema
-        self._names = names
-        self._named = {name: key for key, name in names.items()}
+        self.sent_names = names
+        self.own_names = {name: key for key, name in names.items()}
         # By the identities of the schemas, which the values keep alive.
         self._places: dict[tuple[int, ...], tuple[_Nodes, _Place]] = {}
         self._targets = dict(_targets(schema))
@@ -81,11 +85,6 @@ class KeyTranslation:
         """Return the references of the schema that lead to no place in it, behind which keys would not be found."""
         return [reference for reference in _references(self._root) if self._find(reference) is None]
 
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """The keys that have another name at the provider."""
-        return tuple(self._names)
-
     def sent_schema(self) -> Schema:
         """Return the schema as it is sent, in which a key that has another name has its own as the title."""
         sent: Schema = self._sent(self._root)
@@ -93,7 +92,7 @@ class KeyTranslation:
 
     def to_provider(self, arguments_json: str) -> str:
         """Return the arguments of a call with the names of the provider."""
-        return self._translated(arguments_json, _KeyText(self, self._names, is_to_provider=True))
+        return self._translated(arguments_json, _KeyText(self, (self._root,), is_to_provider=True))
 
     def from_provider(self, arguments_json: str) -> str:
         """Return the arguments of a call of the model with the keys of the tool."""
@@ -101,7 +100,7 @@ class KeyTranslation:
 
     def reader(self) -> _KeyText:
         """Return a translator of one call of the model, for text that comes in pieces."""
-        return _KeyText(self, self._named, is_to_provider=False)
+        return _KeyText(self, (self._root,), is_to_provider=False)
 
     @staticmethod
     def _translated(text: str, translator: _KeyText) -> str:
@@ -127,30 +126,34 @@ class KeyTranslation:
         return {name: value for name, value in {**node, **changed}.items() if name not in dropped}
 
     def _rename_properties(self, _: Schema, value: Any) -> Any:
-        if not isinstance(value, Mapping) or self._names.keys().isdisjoint(value):
+        if not isinstance(value, Mapping) or self.sent_names.keys().isdisjoint(value):
             return value
-        return {self._names.get(key, key): self._titled(key, item) for key, item in value.items()}
+        return {self.sent_names.get(key, key): self._titled(key, item) for key, item in value.items()}
 
     def _titled(self, key: str, item: Any) -> Any:
-        if key not in self._names or item is False:
+        if key not in self.sent_names or item is False:
             return item
         return {"title": key, **({} if item is True else item)}
 
     def _rename_keys(self, _: Schema, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        renamed = {self._names.get(key, key): self._rename_list(_, item) for key, item in value.items()}
+        renamed = {self.sent_names.get(key, key): self._rename_list(_, item) for key, item in value.items()}
         is_same = renamed.keys() == value.keys() and all(renamed[key] is value[key] for key in renamed)
         return value if is_same else renamed
 
     def _rename_list(self, _: Schema, value: Any) -> Any:
-        if not isinstance(value, tuple | list) or self._names.keys().isdisjoint(filter(_is_text, value)):
+        if not isinstance(value, tuple | list) or self.sent_names.keys().isdisjoint(filter(_is_text, value)):
             return value
-        return [self._names.get(item, item) if isinstance(item, str) else item for item in value]
+        return [self.sent_names.get(item, item) if isinstance(item, str) else item for item in value]
 
     def _rename_discriminator(self, _: Schema, value: Any) -> Any:
         name = value.get("propertyName") if isinstance(value, Mapping) else None
-        return {**value, "propertyName": self._names[name]} if isinstance(name, str) and name in self._names else value
+        return (
+            {**value, "propertyName": self.sent_names[name]}
+            if isinstance(name, str) and name in self.sent_names
+            else value
+        )
 
     def _rename_reference(self, _: Schema, value: Any) -> Any:
         return moved_reference(
@@ -158,7 +161,7 @@ class KeyTranslation:
             value,
             lambda _, keyword: keyword,
             lambda _, keyword, name: (
-                self._names.get(name, name) if keyword in {"properties", "dependentSchemas"} else name
+                self.sent_names.get(name, name) if keyword in {"properties", "dependentSchemas"} else name
             ),
         )
 
@@ -167,7 +170,7 @@ class KeyTranslation:
             return value
         text = format_json(value).decode()
         # Enumerations and examples are lists of values of the schema.
-        writer = _KeyText(self, self._names, is_to_provider=True, nodes=(node,))
+        writer = _KeyText(self, (node,), is_to_provider=True)
         renamed = self._translated(text, writer)
         return value if renamed == text else parse_json(renamed)
 
@@ -178,10 +181,6 @@ class KeyTranslation:
         return value if all(new is old for new, old in zip(renamed, value, strict=True)) else renamed
 
     # --- places -----------------------------------------------------------------------------------------------------
-
-    def root_nodes(self) -> _Nodes:
-        """Return the schema of all arguments."""
-        return (self._root,)
 
     def place(self, nodes: _Nodes) -> _Place:
         """Return what schemas declare, with all schemas that they apply to the same value."""
@@ -253,14 +252,11 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _keys(node: Any) -> Iterator[str]:
+def _keys(schema: Schema) -> Iterator[str]:
     """Yield the keys that a schema names, at every depth."""
-    if not isinstance(node, Mapping):
-        return
-    yield from _mapping(node, "properties")
-    yield from _required_keys(node)
-    for _, item in subschemas(node):
-        yield from _keys(item)
+    for node in all_schemas(schema):
+        yield from _mapping(node, "properties")
+        yield from _required_keys(node)
 
 
 def _required_keys(node: Schema) -> Iterator[str]:
@@ -271,23 +267,17 @@ def _required_keys(node: Schema) -> Iterator[str]:
         yield from filter(_is_text, listed if isinstance(listed, tuple | list) else ())
 
 
-def _targets(node: Any) -> Iterator[tuple[str, Schema]]:
+def _targets(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """Yield the schemas to which references may lead by a name, by the reference."""
-    if not isinstance(node, Mapping):
-        return
-    for keyword, form in (("$id", "{}"), ("$anchor", "#{}"), ("$dynamicAnchor", "#{}")):
-        if isinstance(node.get(keyword), str):
-            yield form.format(node[keyword]), node
-    for _, item in subschemas(node):
-        yield from _targets(item)
+    for node in all_schemas(schema):
+        for keyword, form in (("$id", "{}"), ("$anchor", "#{}"), ("$dynamicAnchor", "#{}")):
+            if isinstance(node.get(keyword), str):
+                yield form.format(node[keyword]), node
 
 
-def _references(node: Any) -> Iterator[str]:
-    if not isinstance(node, Mapping):
-        return
-    yield from (node[keyword] for keyword in ("$ref", "$dynamicRef") if isinstance(node.get(keyword), str))
-    for _, item in subschemas(node):
-        yield from _references(item)
+def _references(schema: Schema) -> Iterator[str]:
+    for node in all_schemas(schema):
+        yield from (node[keyword] for keyword in ("$ref", "$dynamicRef") if isinstance(node.get(keyword), str))
 
 
 def _name(key: str, accepted: re.Pattern[str], max_length: int, taken: set[str]) -> str:
@@ -348,9 +338,8 @@ class _KeyText:
 
     Args:
         translation: the keys of the tool.
-        names: the new key for each key that may be translated.
+        nodes: the schemas of the text.
         is_to_provider: whether the text has the keys of the tool.
-        nodes: the schemas of the text; those of all arguments when left out.
     """
 
     __slots__ = (
@@ -365,19 +354,13 @@ class _KeyText:
         "_translation",
     )
 
-    def __init__(
-        self,
-        translation: KeyTranslation,
-        names: Mapping[str, str],
-        *,
-        is_to_provider: bool,
-        nodes: _Nodes | None = None,
-    ) -> None:
+    def __init__(self, translation: KeyTranslation, nodes: _Nodes, *, is_to_provider: bool) -> None:
+        names, others = translation.sent_names, translation.own_names
         self._translation = translation
-        self._names = names
-        self._reversed = {new: old for old, new in names.items()}
+        self._names = names if is_to_provider else others
+        self._reversed = others if is_to_provider else names
         self._to_provider = is_to_provider
-        self._nodes = translation.root_nodes() if nodes is None else nodes
+        self._nodes = nodes
         self._levels: list[_Level] = []
         self._in_text = self._is_escaped = False
         self._key: list[str] | None = None

@@ -397,6 +397,14 @@ def subschemas(node: Schema) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def all_schemas(node: Any) -> Iterator[Schema]:
+    """Yield a schema and the schemas in it, at every depth; true and false are left out."""
+    if isinstance(node, Mapping):
+        yield node
+        for _, item in subschemas(node):
+            yield from all_schemas(item)
+
+
 def each_schema(node: Any, change: Callable[[Schema], Schema]) -> Any:
     """Return a schema of draft 2020-12 with a change to each schema in it and then to itself; the same object if nothing is changed."""
     return change(with_subschemas(node, lambda item: each_schema(item, change))) if isinstance(node, Mapping) else node

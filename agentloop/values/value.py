@@ -142,7 +142,7 @@ def reading() -> Iterator[None]:
 class Declared(Value):
     """The base of values that a program declares, and that are recorded.
 
-    A new declaration has to make sense, and later versions may refuse more of what makes none. A record is a fact: it is read as it
+    A new declaration has to make sense, and later versions may refuse declarations that this one accepts. A record is a fact: it is read as it
     was written, whatever this version would refuse. The types of the fields are checked in both cases.
     """
 

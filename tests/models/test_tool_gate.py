@@ -20,7 +20,7 @@ from agentloop.contracts import LeftOutTool
 from agentloop.errors import BadRequest
 from agentloop.events import ToolLeftOut
 from agentloop.models import tool_gate
-from agentloop.models.tool_gate import ToolGate, gate_tool, refusal
+from agentloop.models.tool_gate import ToolGate, gate_tool
 from agentloop.models.tool_keys import KeyTranslation
 from agentloop.models.tool_limits import ROWS, ToolLimits, tool_limits
 from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
@@ -28,6 +28,7 @@ from agentloop.tools.validation import SchemaValidator
 from agentloop.values import InferenceRequest, Message, ToolChoice
 from agentloop.values.json import freeze, thaw
 from agentloop.values.policies import RetryPolicy
+from agentloop.values.schema_drafts import all_schemas, schema_problem
 from agentloop.values.tool_calls import Effect, ToolSpec
 
 KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -123,6 +124,20 @@ def keys_of(schema: Any) -> set[str]:
         own = set(schema["properties"]) if isinstance(schema.get("properties"), Mapping) else set()
         return own.union(*map(keys_of, schema.values()))
     return set().union(*map(keys_of, schema)) if isinstance(schema, tuple | list) else set()
+
+
+def refusal(spec: ToolSpec, row: ToolLimits) -> str:
+    """Return why an API would refuse a tool as it is; empty if it accepts it."""
+    if problem := schema_problem(spec.parameters):
+        return problem
+    if row.max_description and len(spec.description) > row.max_description:
+        return "the description is too long"
+    accepted = row.accepted_keys
+    if accepted is not None and (keys := KeyTranslation.of(spec.parameters, accepted, row.max_key_length)):
+        return f"the keys {', '.join(keys.sent_names)} are refused"
+    properties = [item for node in all_schemas(spec.parameters) for item in (node.get("properties") or {}).values()]
+    has_booleans = not row.has_boolean_schemas and any(isinstance(item, bool) for item in properties)
+    return "a property whose schema is true or false" if has_booleans else ""
 
 
 @given(PARAMETERS, st.sampled_from(ROWS))

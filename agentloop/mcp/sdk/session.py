@@ -506,11 +506,11 @@ class _MessageFilter:
 
 
 def _schema_problem(tool: Any) -> str:
-    """Return which part of a schema the SDK would refuse the whole list for; empty if it would not."""
+    """Return why the SDK would refuse the whole list because of the schema of this tool; empty if it accepts it."""
     schema = tool["inputSchema"]
     if not isinstance(schema.get("properties") or {}, Mapping):
-        return "the properties in its schema are no object"
-    return "" if isinstance(schema.get("required") or [], list) else "what its schema requires is no list"
+        return "`properties` in its schema must be an object"
+    return "" if isinstance(schema.get("required") or [], list) else "`required` in its schema must be a list"
 
 
 def _with_schema_type(tool: Any) -> Any:

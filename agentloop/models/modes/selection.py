@@ -105,13 +105,11 @@ def _select_mode(
     mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...], *, chosen: str, written: WrittenCalls
 ) -> CanUseMode:
     known = capabilities(model, wire_format=wire_format, rows=rows)
-    if mode != "auto":
-        return _create_mode(mode, known, written, _is_enforced_late(model, wire_format, rows))
-    if chosen:
+    if mode == "auto" and chosen:
         return _create_mode(chosen, known, written)
-    if not known.is_assumed or known.mode != "native":
-        return _create_mode(known.mode, known, written, _is_enforced_late(model, wire_format, rows))
-    return AssumedMode(model=model, enforces_schemas=known.structured_output == "json_schema")
+    if mode == "auto" and known.is_assumed and known.mode == "native":
+        return AssumedMode(model=model, enforces_schemas=known.structured_output == "json_schema")
+    return _create_mode(mode, known, written, _is_enforced_late(model, wire_format, rows))
 
 
 def _is_enforced_late(model: str, wire_format: str, rows: tuple[CapabilityRow, ...]) -> bool:
@@ -230,9 +228,13 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model receives it."""
+        return self._prepare(request)[0]
+
+    def _prepare(self, request: InferenceRequest) -> tuple[InferenceRequest, StrictFormat | None]:
+        """Return a request as it is sent, and the form of its answer if the provider gets a strict one in its place."""
         offered = self._offer(request)
         answer_format = strict_format(offered, request)
-        return offered if answer_format is None else offered.with_response_format(answer_format.sent)
+        return (offered if answer_format is None else offered.with_response_format(answer_format.sent)), answer_format
 
     def _offer(self, request: InferenceRequest) -> InferenceRequest:
         offered = self.mode.render_request(request)
@@ -253,9 +255,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
         Raises:
             InferenceError: the call of the model failed.
         """
-        offered = self._offer(request)
-        answer_format = strict_format(offered, request)
-        sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
+        sent, answer_format = self._prepare(request)
         try:
             response = await self._reporting(self._report).infer(sent)
         except ToolsNotSupported as error:
@@ -269,9 +269,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
         Raises:
             InferenceError: the call of the model failed.
         """
-        offered = self._offer(request)
-        answer_format = strict_format(offered, request)
-        sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
+        sent, answer_format = self._prepare(request)
         stream, fallback, has_started = self._stream_in_mode(request, sent, answer_format), None, False
         try:
             async for item in stream:
