@@ -24,7 +24,7 @@ from agentloop.tools.constraints import constraints_of
 from agentloop.tools.fields import fields_of, is_named_tuple, is_text_class, is_typed_dict, key_text, sort_items
 from agentloop.tools.hints import alias_value, is_type_alias
 from agentloop.tools.object_keys import key_values
-from agentloop.tools.schema import MAPPINGS, json_schema
+from agentloop.tools.schema import DURATION, MAPPINGS, json_schema, mapping_types
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.forms import Form
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object, thaw
@@ -259,24 +259,20 @@ def _register_times(converter: Converter) -> None:
     converter.register_structure_hook(timedelta, lambda data, _: _duration(data))
 
 
-_LENGTH = r"([0-9]+(?:[.,][0-9]+)?)"
-_DURATION = re.compile(
-    f"([+-]?)P(?=.)(?:{_LENGTH}W)?(?:{_LENGTH}D)?(?:T(?=.)(?:{_LENGTH}H)?(?:{_LENGTH}M)?(?:{_LENGTH}S)?)?"
-)
+_PART = re.compile("([0-9]+(?:[.,][0-9]+)?)([WDHMS])")
+_UNITS = {"W": "weeks", "D": "days", "H": "hours", "M": "minutes", "S": "seconds"}
 
 
 def _duration(data: float | str) -> timedelta:
     """Return the duration of a number of seconds, or of a text in ISO 8601."""
     if not isinstance(data, str):
         return timedelta(seconds=data)
-    found = _DURATION.fullmatch(data)
-    if found is None:
+    if re.fullmatch(DURATION, data) is None:
         raise ValueError(
             f"{data!r:.60} is not a duration in ISO 8601, such as PT5M or P1DT12H; years and months have no fixed length"
         )
-    weeks, days, hours, minutes, seconds = [float((each or "0").replace(",", ".")) for each in found.groups()[1:]]
-    length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-    return -length if found[1] == "-" else length
+    parts = {_UNITS[unit]: float(number.replace(",", ".")) for number, unit in _PART.findall(data)}
+    return -timedelta(**parts) if data.startswith("-") else timedelta(**parts)
 
 
 def _structure_scalar(data: Any, kind: Any) -> Any:
@@ -339,7 +335,7 @@ _TYPED_MAPPINGS = (collections.Counter, collections.OrderedDict, collections.def
 def _mapping_hook(hint: Any) -> Callable[[Any, Any], Any]:
     from cattrs.errors import IterableValidationError, IterableValidationNote
 
-    kind, keys, values = _mapping_types(hint)
+    kind, keys, values = mapping_types(hint)
     make_key = _key_hook(keys)
 
     def structure_entries(data: Any, _: Any) -> Any:
@@ -365,13 +361,6 @@ def _mapping_hook(hint: Any) -> Callable[[Any, Any], Any]:
 _FACTORIES: Mapping[Any, Callable[[], Any]] = {kind: kind for kind in (list, dict, set, int, float, str, bool)}
 
 
-def _mapping_types(hint: Any) -> tuple[Any, Any, Any]:
-    """Return the class of a mapping, and the types of its keys and values."""
-    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
-    values = int if kind is collections.Counter else arguments[-1] if arguments else Any
-    return kind, arguments[0] if arguments else str, values
-
-
 def _key_hook(keys: Any) -> Callable[[str], Any]:
     """Return the conversion of the text of a key to its type."""
     if keys in {str, Any}:
@@ -386,7 +375,7 @@ def _key_hook(keys: Any) -> Callable[[str], Any]:
 
 
 def _mapping_unstructure_hook(converter: Converter, hint: Any) -> Callable[[Any], Any]:
-    _, keys, values = _mapping_types(hint)
+    _, keys, values = mapping_types(hint)
 
     def unstructure_entries(entries: Any) -> Any:
         texts = {
@@ -419,7 +408,13 @@ def _is_indirect(hint: Any) -> bool:
 
 
 def _structure_indirect(data: Any, hint: Any) -> Any:
-    return structure(data, alias_value(hint) if is_type_alias(hint) else hint.__bound__ or Any)
+    return structure(data, _meaning(hint))
+
+
+@_ByType
+def _meaning(hint: Any) -> Any:
+    """Return the type that a type variable or an alias stands for."""
+    return alias_value(hint) if is_type_alias(hint) else hint.__bound__ or Any
 
 
 def _is_annotated(hint: Any) -> bool:

@@ -307,8 +307,7 @@ class InlineFunctionTool(FunctionTool[P, R], CanUseInline):
 
     async def use(self, /, *_: Any, **arguments: Any) -> Any:
         """Call the function."""
-        result = self._call(arguments)
-        return items_of(result) if isinstance(result, Iterator) else result
+        return self.use_inline(**arguments)
 
     def use_inline(self, /, **arguments: Any) -> Any:
         """Call the function with these arguments and the injected ones."""

@@ -450,55 +450,52 @@ def _character_context(character: str) -> int:
 
 _PLACEHOLDERS: Final = 0x100000
 """The first character for private use that may stand for a category."""
-_ESCAPES: Final = re.compile(r"\\(?:([pP])(?:\{([^{}]*)\})|.)", re.DOTALL)
+_ESCAPES: Final = re.compile(r"\\(?:([pP])\{([^{}]*)\}|.)", re.DOTALL)
 """Every escape is matched, so that a backslash that is itself escaped does not start one."""
-_LONG_CATEGORIES: Final = dict(
-    pair.split("=")
-    for pair in [
-        "Letter=L",
-        "Cased_Letter=LC",
-        "Uppercase_Letter=Lu",
-        "Lowercase_Letter=Ll",
-        "Titlecase_Letter=Lt",
-        "Modifier_Letter=Lm",
-        "Other_Letter=Lo",
-        "Mark=M",
-        "Combining_Mark=M",
-        "Nonspacing_Mark=Mn",
-        "Spacing_Mark=Mc",
-        "Enclosing_Mark=Me",
-        "Number=N",
-        "Decimal_Number=Nd",
-        "digit=Nd",
-        "Letter_Number=Nl",
-        "Other_Number=No",
-        "Punctuation=P",
-        "punct=P",
-        "Connector_Punctuation=Pc",
-        "Dash_Punctuation=Pd",
-        "Open_Punctuation=Ps",
-        "Close_Punctuation=Pe",
-        "Initial_Punctuation=Pi",
-        "Final_Punctuation=Pf",
-        "Other_Punctuation=Po",
-        "Symbol=S",
-        "Math_Symbol=Sm",
-        "Currency_Symbol=Sc",
-        "Modifier_Symbol=Sk",
-        "Other_Symbol=So",
-        "Separator=Z",
-        "Space_Separator=Zs",
-        "Line_Separator=Zl",
-        "Paragraph_Separator=Zp",
-        "Other=C",
-        "Control=Cc",
-        "cntrl=Cc",
-        "Format=Cf",
-        "Surrogate=Cs",
-        "Private_Use=Co",
-        "Unassigned=Cn",
-    ]
-)
+_LONG_CATEGORIES: Final = {
+    "Letter": "L",
+    "Cased_Letter": "LC",
+    "Uppercase_Letter": "Lu",
+    "Lowercase_Letter": "Ll",
+    "Titlecase_Letter": "Lt",
+    "Modifier_Letter": "Lm",
+    "Other_Letter": "Lo",
+    "Mark": "M",
+    "Combining_Mark": "M",
+    "Nonspacing_Mark": "Mn",
+    "Spacing_Mark": "Mc",
+    "Enclosing_Mark": "Me",
+    "Number": "N",
+    "Decimal_Number": "Nd",
+    "digit": "Nd",
+    "Letter_Number": "Nl",
+    "Other_Number": "No",
+    "Punctuation": "P",
+    "punct": "P",
+    "Connector_Punctuation": "Pc",
+    "Dash_Punctuation": "Pd",
+    "Open_Punctuation": "Ps",
+    "Close_Punctuation": "Pe",
+    "Initial_Punctuation": "Pi",
+    "Final_Punctuation": "Pf",
+    "Other_Punctuation": "Po",
+    "Symbol": "S",
+    "Math_Symbol": "Sm",
+    "Currency_Symbol": "Sc",
+    "Modifier_Symbol": "Sk",
+    "Other_Symbol": "So",
+    "Separator": "Z",
+    "Space_Separator": "Zs",
+    "Line_Separator": "Zl",
+    "Paragraph_Separator": "Zp",
+    "Other": "C",
+    "Control": "Cc",
+    "cntrl": "Cc",
+    "Format": "Cf",
+    "Surrogate": "Cs",
+    "Private_Use": "Co",
+    "Unassigned": "Cn",
+}
 _CATEGORIES: Final = frozenset(_LONG_CATEGORIES.values())
 
 
@@ -511,11 +508,9 @@ def _category_test(name: str, *, is_negated: bool) -> CharacterTest:
     if name == "ASCII":
         return lambda character: character.isascii() is not is_negated
     if short not in _CATEGORIES:
-        raise _Unsupported(f"has the property {name!r:.100} of characters, which is none of their general categories")
-    members = frozenset({"Lu", "Ll", "Lt"}) if short == "LC" else None
-    if members is not None:
-        return lambda character: (category(character) in members) is not is_negated
-    return lambda character: category(character).startswith(short) is not is_negated
+        raise _Unsupported(f"has the property {name!r:.100} of characters, and only general categories are supported")
+    starts = ("Lu", "Ll", "Lt") if short == "LC" else short
+    return lambda character: category(character).startswith(starts) is not is_negated
 
 
 def _character_test(

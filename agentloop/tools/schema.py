@@ -31,7 +31,7 @@ SUPPORTED = (
 _DECIMAL = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _LENGTH = r"[0-9]+([.,][0-9]+)?"
 _TIME = f"T({_LENGTH}H({_LENGTH}M)?({_LENGTH}S)?|{_LENGTH}M({_LENGTH}S)?|{_LENGTH}S)"
-_DURATION = f"^[+-]?P({_LENGTH}W({_LENGTH}D)?({_TIME})?|{_LENGTH}D({_TIME})?|{_TIME})$"
+DURATION = f"^[+-]?P({_LENGTH}W({_LENGTH}D)?({_TIME})?|{_LENGTH}D({_TIME})?|{_TIME})$"
 _SECONDS = "a duration in seconds, or as ISO 8601 text, such as PT5M or P1DT12H"
 _REFERENCE = "#/$defs/"
 
@@ -54,7 +54,7 @@ _BY_NAME: Mapping[str, Schema] = {
     "datetime.date": {"type": "string", "format": "date"},
     "datetime.time": {"type": "string", "format": "time"},
     "datetime.timedelta": {
-        "anyOf": [{"type": "number"}, {"type": "string", "format": "duration", "pattern": _DURATION}],
+        "anyOf": [{"type": "number"}, {"type": "string", "format": "duration", "pattern": DURATION}],
         "description": _SECONDS,
     },
     "uuid.UUID": {"type": "string", "format": "uuid"},
@@ -92,6 +92,15 @@ MAPPINGS: tuple[Any, ...] = (
     collections.Counter,
 )
 """The classes of mappings, whose values are objects with any keys."""
+
+
+def mapping_types(hint: Any) -> tuple[Any, Any, Any]:
+    """Return the class of a mapping, and the types of its keys and values."""
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    values = int if kind is collections.Counter else arguments[-1] if arguments else Any
+    return kind, arguments[0] if arguments else str, values
+
+
 _ANY_TEXT: tuple[Schema, ...] = ({}, {"type": "string"})
 _UNIONS = (typing.Union, types.UnionType)
 _WRAPPERS = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
@@ -205,11 +214,11 @@ class SchemaBuilder:
             return {**self._container(hint, list, arguments, where), "uniqueItems": True}
         if origin not in MAPPINGS:
             raise _unsupported(hint, where)
-        values = int if origin is collections.Counter else arguments[-1] if arguments else Any
+        _, keys_hint, values = mapping_types(hint)
         items = {} if values is Any else {"additionalProperties": self.schema(values, where)}
-        if not arguments or arguments[0] is str:
+        if keys_hint is str:
             return {"type": "object", **items}
-        keys = key_schema(self.schema(arguments[0], where))
+        keys = key_schema(self.schema(keys_hint, where))
         if keys is None:
             raise ToolDefinitionError(
                 f"{where} is {hint}, but the keys of a JSON object are text: use dict[str, …], or keys that are written as text"
