@@ -40,7 +40,7 @@ def words_of(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", KERNEL)
 def test_the_kernel_names_no_feature(name: str) -> None:
-    """What runs calls names no log, claim, program, pin or early start; the word for the program's logger is another one."""
+    """The files that run calls name no log, claim, program, pin or early start; the word for the program's logger is another one."""
     assert words_of(name) == set()
 
 

@@ -1,4 +1,4 @@
-"""Journals, what records executions in them and continues them, and replays."""
+"""Journals, the recording and recovery of executions in them, and replays."""
 
 from __future__ import annotations
 

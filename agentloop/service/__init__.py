@@ -1,1 +1,1 @@
-"""What runs agents as a service: the command line, the server, clusters, traces and telemetry."""
+"""Agents as a service: the command line, the server, clusters, traces and telemetry."""

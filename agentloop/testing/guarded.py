@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, get_args
 
 from agentloop.errors import InvalidParameter
@@ -11,7 +12,7 @@ from agentloop.errors.hints import suggest
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.audit import HoleKind, format_audit
 
-NOTHING_ACCEPTED: Mapping[HoleKind, str | Iterable[str]] = {}
+NOTHING_ACCEPTED: Mapping[HoleKind, str | Iterable[str]] = MappingProxyType({})
 
 
 def assert_guarded(loop: AgentLoop[Any], *, accept: Mapping[HoleKind, str | Iterable[str]] = NOTHING_ACCEPTED) -> None:
@@ -24,17 +25,18 @@ def assert_guarded(loop: AgentLoop[Any], *, accept: Mapping[HoleKind, str | Iter
         accept: the accepted holes: by kind, the subjects, or patterns of them.
 
     Raises:
-        AssertionError: there is another hole, or an accepted one is not there (any more); with the table of the audit.
+        AssertionError: there is another hole, or the audit does not find an accepted one; with the table of the audit.
         InvalidParameter: there is no such kind of hole.
     """
+    kinds = get_args(HoleKind)
+    for kind in accept:
+        if kind not in kinds:
+            raise InvalidParameter(f"there is no kind of holes {kind!r}{suggest(kind, kinds)}")
     accepted = [
         (kind, pattern)
         for kind, patterns in accept.items()
         for pattern in ([patterns] if isinstance(patterns, str) else patterns)
     ]
-    for kind in accept:
-        if kind not in get_args(HoleKind):
-            raise InvalidParameter(f"there is no kind of holes {kind!r}{suggest(kind, get_args(HoleKind))}")
     audit = loop.audit()
     used, problems = set[tuple[str, str]](), list[str]()
     for hole in audit.holes:

@@ -440,7 +440,7 @@ class Statements:
 
 
 def _full_id(stored: str, long_ids: bytes | None, name: str = "execution_id") -> str:
-    """Return a whole id, of which a column has only a part if it is long.
+    """Return a whole id. The column has only the start of a long id.
 
     Raises:
         JournalCorrupt: the long ids cannot be read.

@@ -1,1 +1,1 @@
-"""What repeats, limits and caches calls of tools."""
+"""Interceptors that repeat, limit and cache calls of tools."""

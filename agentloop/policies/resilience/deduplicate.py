@@ -364,11 +364,10 @@ class Deduplicate(ResilienceLayer):
 
     def controls_on(self, tool: ToolSpec, ensemble: str, policy: CallPolicy) -> Iterable[Control]:  # noqa: ARG002  # the tool alone counts
         """Return which calls are answered with the result of another call."""
-        if policy.deduplicate is not None:
-            return [Control("reuses", "results of calls that are the same", is_sure=False)]
-        if self._by_for(tool) is None:
+        of = "" if policy.deduplicate is not None else "undeclared"
+        if of and self._by_for(tool) is None:
             return []
-        return [Control("reuses", "results of calls that are the same", of="undeclared", is_sure=False)]
+        return [Control("reuses", "results of calls that are the same", of=of, is_sure=False)]
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call, or wait for the result of one that is the same."""

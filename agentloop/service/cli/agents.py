@@ -128,7 +128,8 @@ def check(
     Modules that are allowed are imported, which executes them. No server is started and no model is called; API keys are not
     needed.
 
-    With --audit, holes that the audit finds are no problems of a file: a test that must have none calls `assert_guarded`.
+    With --audit, the command prints the holes that the audit finds, and the exit code ignores them. A test that allows no holes calls
+    `assert_guarded`.
     """
     values, trusted = parse_variables(variables) or None, trust_of(trust)
     # --json must leave a valid document on stdout, whatever modules print while they are imported.
