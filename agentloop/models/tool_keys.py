@@ -55,8 +55,8 @@ class KeyTranslation:
 
     def __init__(self, schema: Schema, names: Mapping[str, str]) -> None:
         self._root = schema
-        self.sent_names = names
-        self.own_names = {name: key for key, name in names.items()}
+        self.sent_names: Mapping[str, str] = names
+        self.own_names: dict[str, str] = {name: key for key, name in names.items()}
         # By the identities of the schemas, which the values keep alive.
         self._places: dict[tuple[int, ...], tuple[_Nodes, _Place]] = {}
         self._targets = dict(_targets(schema))
