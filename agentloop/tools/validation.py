@@ -13,6 +13,7 @@ from attrs import evolve, field, fields, frozen
 
 from agentloop.errors import BoundExceeded, InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.tools.patterns import LinearPattern, compile_pattern
+from agentloop.tools.quick_checks import QuickCheck, quick_check
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import format_json, freeze_object, thaw
 from agentloop.values.reprs import ShownByField
@@ -120,6 +121,8 @@ class SchemaValidator:
             data: the data.
             bounds: the bounds on the check; those of the validator when left out.
         """
+        if self._compiled.accepts_at_once(data, bounds or self._bounds):
+            return True
         token = _WORK.set(_Work(bounds or self._bounds, self._compiled.children))
         try:
             return bool(self._compiled.validator.is_valid(data))
@@ -220,6 +223,10 @@ def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
 # --- compiling a schema -----------------------------------------------------------------------------------------
 
 
+def _nothing() -> None:
+    return None
+
+
 @frozen(eq=False, repr=False)
 class _Compiled(ShownByField):
     """A schema's validator.
@@ -227,6 +234,7 @@ class _Compiled(ShownByField):
     Attributes:
         create: creates the validator.
         flat: what the schema accepts at once, if it is simple.
+        quick: compiles the schema for a check that takes less time; returns None where there is none.
         children: the validators of its subschemas, and the targets of its references, by the identities of the subschema or the
             reference and of the resolver. The values hold what the identities are of.
     """
@@ -234,6 +242,12 @@ class _Compiled(ShownByField):
     create: Callable[[], Validator]
     children: dict[tuple[Hashable, int], tuple[Any, Any]] = field(factory=dict)
     flat: _FlatObject | None = None
+    quick: Callable[[], QuickCheck | None] = _nothing
+
+    @cached_property
+    def quick_check(self) -> QuickCheck | None:
+        """The check that takes less time, compiled when it is first used."""
+        return self.quick()
 
     @cached_property
     def validator(self) -> Validator:
@@ -243,7 +257,9 @@ class _Compiled(ShownByField):
     def accepts_at_once(self, data: Any, bounds: Bounds) -> bool:
         """Return whether the data is known to satisfy the schema without the validator, which takes many times longer."""
         flat = self.flat
-        if flat is None or type(data) is not dict or not flat.required <= data.keys():
+        if flat is None:
+            return self.quick_check is not None and self.quick_check.accepts(data, bounds)
+        if type(data) is not dict or not flat.required <= data.keys():
             return False
         if len(data) * _STEPS_PER_PROPERTY + _STEPS_PER_PROPERTY > bounds.schema_steps:
             return False
@@ -389,7 +405,10 @@ def _validator(schema: Any, name: str, bounds: Bounds) -> _Compiled:
     _check_references(schema, kind, resolver, name)
     create: Any = _with_bounded_keywords(kind)
     validator: Validator = create(schema, registry=REGISTRY, _resolver=resolver)
-    compiled = _Compiled(lambda: validator)
+    is_newest = kind is Draft202012Validator
+    compiled = _Compiled(
+        lambda: validator, quick=partial(quick_check, schema, kind.VALIDATORS) if is_newest else _nothing
+    )
     token = _WORK.set(_Work(bounds, compiled.children))
     try:
         compiled.validator.is_valid(
