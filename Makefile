@@ -98,6 +98,8 @@ bench: $(VENV)/plain $(VENV)/fast
 	$(VENV)-plain/bin/python benchmarks/table.py $(BENCHMARK_OPTIONS)
 	$(VENV)-plain/bin/python benchmarks/overhead.py
 	$(VENV)-plain/bin/python benchmarks/text_formats.py
+	$(VENV)-plain/bin/python benchmarks/arguments.py
+	$(VENV)-fast/bin/python benchmarks/arguments.py
 	$(VENV)-plain/bin/python benchmarks/streaming.py
 	$(VENV)-plain/bin/python benchmarks/eager_start.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py

@@ -20,6 +20,7 @@ FOREIGN = {
     "attrs",
     "cattrs",
     "jsonschema",
+    "jsonschema_rs",
     "httpx",
     "blinker",
     "tenacity",
@@ -90,7 +91,7 @@ def add(a: int, b: int) -> int:
     return a + b
 AgentLoop(ToolCallingDriver(HttpInference(LLMConfig.parse("openai:any", api_key="k"))), [add])
 """
-    heavy = {"httpx", "httptools", "uvloop", "jsonschema", "tenacity", "cattrs", "pydantic", "orjson"}
+    heavy = {"httpx", "httptools", "uvloop", "jsonschema", "jsonschema_rs", "tenacity", "cattrs", "pydantic", "orjson"}
     assert not loaded_by(program) & heavy
 
 

@@ -39,6 +39,7 @@ PACKAGES = frozenset(
         "httpx2",
         "hypothesis",
         "jsonschema",
+        "jsonschema_rs",
         "jsonschema_specifications",
         "lxml",
         "markdown_it",
