@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -91,12 +91,14 @@ class DescriptorReader:
         allow_outside: whether a `source` may be outside of the folder of the file that names it.
         deduplicators: the deduplicators of the program, by the names that files use; None when they are not known, and
             then the names in a file are not checked.
+        tools: the names of the tools of the program, which files name without an import path.
         mistakes: the mistakes found so far.
     """
 
     allowed: AllowedModules
     allow_outside: bool = False
     deduplicators: Mapping[str, Deduplicator | Similarity] | None = field(factory=dict)
+    tools: Collection[str] = ()
     mistakes: list[Mistake] = field(factory=list)
     _open_files: list[Path] = field(factory=list)
 
@@ -196,13 +198,19 @@ class DescriptorReader:
         if len(self.mistakes) == count:
             if "name" not in values:
                 self.mistakes.append(place.mistake("the invoker has no name: add name = 'the name that a model calls'"))
-            if "use" not in values:
-                message = "it does not say where the tool comes from: add use = 'module:name', or source = 'file.toml'"
-                self.mistakes.append(place.mistake(message))
+            if "use" not in values and ("name" not in values or values["name"].value not in self.tools):
+                self._note_origin(place, values["name"].value if "name" in values else "", "source = 'file.toml'")
         if "arguments" in values:
             values["schema"] = _as_parameters(values.pop("arguments"))
         name = values.pop("name", None)
         return None if name is None else Descriptor(str(name.value), place, values)
+
+    def _note_origin(self, place: LocatedValue, name: str, *ways: str) -> None:
+        """Note that a tool has no import path, and that the program passes no tool of its name."""
+        named = f" {name!r}" if name else ""
+        how = ", or ".join(["add use = 'module:name'", *ways, f"let the program pass a tool{named} in tools=[…]"])
+        hint = suggest_name(name, self.tools)
+        self.mistakes.append(place.mistake(f"it does not say where the tool comes from: {how}{hint}"))
 
     def _invoker_source(self, source: LocatedValue) -> dict[str, LocatedValue]:
         with self.open_source(source) as file:
@@ -229,9 +237,8 @@ class DescriptorReader:
             self.mistakes.append(place.mistake("it has no tools: add use = 'module:name', or tables [….tools.NAME]"))
         if "use" not in values:
             for tool in tools.values():
-                if not any(map(_has_origin, tool_tables[tool.name])):
-                    message = "it does not say where the tool comes from: add use = 'module:name'"
-                    self.mistakes.append(tool.place.mistake(message))
+                if tool.name not in self.tools and not any(map(_has_origin, tool_tables[tool.name])):
+                    self._note_origin(tool.place, tool.name)
         return Descriptor(name, place, values, tools, readers=tuple(self._open_files))
 
     def _tool(self, name: str, tables: list[LocatedValue]) -> Descriptor:

@@ -14,8 +14,8 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.tool import Tool, ToolGroup
-from agentloop.contracts.tools import Tools
+from agentloop.contracts.tool import Tool, ToolGroup, ToolLike
+from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.toolkits.descriptor import Descriptor, DescriptorReader
 from agentloop.toolkits.import_path import AllowedModules, ImportFailed, ImportPath, suggest_name
@@ -137,6 +137,7 @@ class Ensemble(ToolGroup):
         *,
         allow: Iterable[str] = (),
         allow_outside: bool = False,
+        tools: Tools | Iterable[ToolLike] = NO_TOOLS,
         deduplicators: Mapping[str, Deduplicator | Similarity] = NO_DEDUPLICATORS,
         trust: TrustLike = False,
     ) -> Self:
@@ -147,6 +148,8 @@ class Ensemble(ToolGroup):
             allow: the modules that its import paths may name, each with all modules below it, such as `myapp.tools`. The
                 ensembles of this package are always allowed.
             allow_outside: whether a `source` may be outside of the folder of the file that names it.
+            tools: the tools of the program. A tool that the file describes without an import path is the tool of this name; tools
+                that the file does not name are left out.
             deduplicators: the deduplicators that the key `deduplicator` may name: deduplicators, or functions of two calls.
             trust: whether the statements of the file, and of the files that it names, about tools count as the program's own word,
                 and may make tools looser than their code does; or a list of the files to trust.
@@ -154,12 +157,15 @@ class Ensemble(ToolGroup):
         Raises:
             InvalidDescriptor: with every mistake in the file, each with its key and its line, such as a statement that would
                 make a tool looser. Nothing is imported when an import path is not allowed.
-            TypeError: when `allow` is not a list of modules, or `trust` is neither a bool nor a list of files.
+            ToolDefinitionError: when a function in `tools` cannot become a tool, or two tools have the same name.
+            TypeError: when `allow` is not a list of modules, `tools` is not a list of tools, or `trust` is neither a bool nor a
+                list of files.
         """
-        reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
+        known = collect_tools(tools)
+        reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators, known.names)
         descriptor = reader.ensemble(reader.read_file(Path(path)))
         raise_mistakes(reader.mistakes)
-        return EnsembleBuilder(cls, Trust.of(trust)).build_all([descriptor])[0]
+        return EnsembleBuilder(cls, Trust.of(trust), tools=known).build_all([descriptor])[0]
 
     @property
     def offered(self) -> tuple[Tool, ...]:
@@ -245,6 +251,7 @@ def load_ensembles(
     *,
     allow: Iterable[str] = (),
     allow_outside: bool = False,
+    tools: Tools | Iterable[ToolLike] = NO_TOOLS,
     deduplicators: Mapping[str, Deduplicator | Similarity] = NO_DEDUPLICATORS,
     trust: TrustLike = False,
 ) -> tuple[Ensemble, ...]:
@@ -254,10 +261,11 @@ def load_ensembles(
 
     Arguments and errors are those of `Ensemble.from_toml`.
     """
-    reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
+    known = collect_tools(tools)
+    reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators, known.names)
     descriptors = reader.ensembles(reader.read_file(Path(path)))
     raise_mistakes(reader.mistakes)
-    return tuple(EnsembleBuilder(Ensemble, Trust.of(trust)).build_all(descriptors))
+    return tuple(EnsembleBuilder(Ensemble, Trust.of(trust), tools=known).build_all(descriptors))
 
 
 def read_descriptors(
@@ -421,12 +429,14 @@ class EnsembleBuilder(Generic[E]):
         kind: the class of the ensembles.
         trust: the files whose statements count as the word of a program or a person.
         grants: values of `trusted` parameters that a program, or a person at the command line, sets for all ensembles.
+        tools: the tools of the program, which descriptors name without an import path.
         mistakes: the mistakes found so far.
     """
 
     kind: type[E]
     trust: Trust = field(factory=Trust)
     grants: Mapping[str, Any] = NO_GRANTS
+    tools: Tools = NO_TOOLS
     mistakes: list[Mistake] = field(factory=list)
     _files: FileStatements = field(init=False)
 
@@ -474,9 +484,11 @@ class EnsembleBuilder(Generic[E]):
         tools = list(base.tools)
         names = [tool.name for tool in base.tools]
         for name, entry in descriptor.tools.items():
-            use = entry.values.get("use")
+            use, known = entry.values.get("use"), self.tools.get(name)
             if use is not None and entry.enabled:
                 tools.extend(self._import_tool(name, use))
+            elif use is None and name not in names and known is not None:
+                tools.extend([known] if entry.enabled else [])
             elif use is None and name not in names:
                 # Without `use`, the table changes a tool of the ensemble, which has to exist.
                 message = f"the ensemble {descriptor.name!r} has no tool {name!r}{suggest_name(name, names)}"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import agentloop
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolExecutor, tool
-from agentloop.errors import InvalidDescriptor
+from agentloop.errors import InvalidDescriptor, ToolDefinitionError
 from agentloop.policies import Resilience
-from agentloop.toolkits import Ensemble
+from agentloop.toolkits import Ensemble, load_ensembles
 from agentloop.toolkits.ensemble import EnsembleFactory, read_descriptors
 from agentloop.toolkits.import_path import SHORT_NAMES, ImportPath
 from agentloop.values.policies import RetryPolicy
@@ -84,6 +84,153 @@ def write(folder: Path, text: str, name: str = "io.toml") -> Path:
 
 def load(folder: Path, text: str, **options: Any) -> Ensemble:
     return Ensemble.from_toml(write(folder, text), **{"allow": ALLOW, **options})
+
+
+@tool(effect="pure")
+def read_file(path: str, encoding: str = "utf-8") -> str:
+    """Read a file."""
+    return f"{path} in {encoding}"
+
+
+@tool
+def write_file(path: str, text: str) -> str:
+    """Write a file."""
+    return f"{path}: {text}"
+
+
+@tool
+def delete_file(path: str) -> str:
+    """Delete a file."""
+    return path
+
+
+BY_NAME = """\
+[ensemble]
+name = "io"
+enabled = true
+
+[[invokers]]
+name = "read_file"
+enabled = true
+description = "Read contents of a file"
+
+[[invokers]]
+name = "write_file"
+enabled = true
+description = "Write content to a file"
+"""
+BY_SOURCE = """\
+[ensemble]
+name = "io"
+enabled = true
+
+[defaults]
+timeout = 30
+max_retries = 3
+
+[[invokers]]
+source = "io/invokers/read_file.toml"
+
+[[invokers]]
+source = "io/invokers/write_file.toml"
+"""
+READ_FILE = """\
+[invoker]
+name = "read_file"
+enabled = true
+description = "Read contents of a file"
+
+[arguments]
+type = "object"
+required = ["path"]
+
+[arguments.properties.path]
+type = "string"
+description = "Absolute path to file"
+
+[arguments.properties.encoding]
+type = "string"
+description = "File encoding"
+default = "utf-8"
+"""
+WRITE_FILE = """\
+[invoker]
+name = "write_file"
+enabled = true
+description = "Write content to a file"
+"""
+
+
+async def test_a_file_without_import_paths_describes_the_tools_of_the_program(folder: Path) -> None:
+    """Each invoker is the tool of its name, with the description of the file; other tools of the program are left out."""
+    path = write(folder, BY_NAME, "data/ensembles/io.toml")
+    io = Ensemble.from_toml(path, tools=[read_file, write_file, delete_file])
+    assert [(tool.name, tool.description) for tool in io.offered] == [
+        ("read_file", "Read contents of a file"),
+        ("write_file", "Write content to a file"),
+    ]
+    assert (await run_call([io], "write_file", path="a", text="b")).value == "a: b"
+
+
+async def test_invokers_in_files_of_their_own_describe_the_tools_of_the_program(folder: Path) -> None:
+    """The arguments of the file are the parameters that a model sees, with their defaults; those of the ensemble hold for each."""
+    write(folder, READ_FILE, "data/ensembles/io/invokers/read_file.toml")
+    write(folder, WRITE_FILE, "data/ensembles/io/invokers/write_file.toml")
+    io = Ensemble.from_toml(write(folder, BY_SOURCE, "data/ensembles/io.toml"), tools=[write_file, read_file])
+    read, written = io.offered
+    assert (read.name, read.policy.timeout, read.policy.retry) == ("read_file", 30, RetryPolicy(max_attempts=4))
+    assert (written.name, written.policy.timeout, written.policy.retry) == ("write_file", 30, None)
+    assert read.parameters["properties"]["encoding"] == {
+        "type": "string",
+        "description": "File encoding",
+        "default": "utf-8",
+    }
+    assert (await run_call([io], "read_file", path="/a")).value == "/a in utf-8"
+    assert "encodings" in str((await run_call([io], "read_file", path="/a", encodings="x")).error_message)
+
+
+def test_every_form_names_tools_of_the_program(folder: Path) -> None:
+    """Tables of tools and lists of ensembles do as well; an import path comes first, and a disabled tool is left out."""
+    tables = "[tools.read_file]\ntimeout = 2\n[tools.write_file]\nenabled = false\n"
+    (read,) = load(folder, tables, tools=[read_file, write_file]).offered
+    assert (read.name, read.policy.timeout) == ("read_file", 2)
+    listed = "[ensembles.a.tools.read_file]\n[ensembles.b]\nsource = 'io.toml'\n[ensembles.b.tools.write_file]\nenabled = true"
+    one, other = load_ensembles(write(folder, listed, "list.toml"), tools=[read_file, write_file], trust=True)
+    assert [tool.name for tool in (*one.offered, *other.offered)] == ["read_file", "read_file", "write_file"]
+    (imported,) = load(folder, REQUIRED, tools=[read_file]).offered
+    assert "lines" in imported.parameters["properties"]
+
+
+def test_functions_and_groups_are_tools_of_the_program_as_well(folder: Path) -> None:
+    """The list is the list that a loop takes."""
+
+    def write_file(path: str) -> str:
+        """Write."""
+        return path
+
+    io = load(folder, BY_NAME, tools=[Ensemble("files", [read_file]), write_file])
+    assert [tool.name for tool in io.offered] == ["read_file", "write_file"]
+    with pytest.raises(TypeError, match="put it in brackets"):
+        load(folder, BY_NAME, tools=read_file)
+    with pytest.raises(ToolDefinitionError, match="two tools are named 'read_file'"):
+        load(folder, BY_NAME, tools=[read_file, read_file])
+
+
+def test_a_tool_that_the_program_does_not_pass_is_a_mistake(folder: Path) -> None:
+    """The message names the entry, the ways to say where the tool comes from, and the closest tool of the program."""
+    with pytest.raises(InvalidDescriptor) as raised:
+        load(folder, BY_NAME, tools=[read_file, tool(name="write_files")(write_file.function)])
+    ((_, key, line, message),) = raised.value.mistakes
+    assert (key, line) == ("invokers[1]", 10)
+    assert "let the program pass a tool 'write_file' in tools=[…]; did you mean 'write_files'?" in message
+
+
+def test_a_file_makes_a_tool_of_the_program_stricter_only(folder: Path) -> None:
+    """A file is as much of a stranger's word where the tool is the program's own."""
+    with pytest.raises(InvalidDescriptor, match=r"line 14: invokers\[1\]\.effect: .*code says 'effect'"):
+        load(folder, f'{BY_NAME}effect = "pure"\n', tools=[read_file, write_file])
+    trusted = load(folder, f'{BY_NAME}effect = "pure"\n', tools=[read_file, write_file], trust=True)
+    assert [tool.effect.value for tool in trusted.offered] == ["pure", "pure"]
 
 
 async def test_the_required_form_loads_as_it_stands(folder: Path) -> None:
