@@ -56,6 +56,7 @@ from agentloop.contracts.can_tell_controls import Control as Control
 from agentloop.contracts.can_tell_controls import ControlKind as ControlKind
 from agentloop.contracts.can_use_mode import CanRenderRequest as CanRenderRequest
 from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
+from agentloop.contracts.can_use_mode import ModeLike as ModeLike
 from agentloop.contracts.can_use_mode import ModeStream as ModeStream
 from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValidation
 from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools

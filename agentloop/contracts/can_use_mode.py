@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from attrs import field, frozen
 
@@ -150,3 +150,26 @@ class CanUseMode(ABC):
         Args:
             request: the request before its translation.
         """
+
+
+class ModeLike(Protocol):
+    """An object with the methods of a mode, whether or not its class inherits from `CanUseMode`, which describes them.
+
+    The other members of `CanUseMode`, such as `reprompts`, count where an object has them.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the mode."""
+
+    def render_request(self, request: InferenceRequest, /) -> InferenceRequest:
+        """Return the request in the form in which the model receives it."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest, /) -> InferenceResponse:
+        """Return the response in neutral form, with its calls parsed."""
+
+    def validate(self, call: ToolCall, tools: Sequence[ToolSpec], /) -> ToolCallValidation:
+        """Return whether a call can be executed."""
+
+    def stream(self, request: InferenceRequest, /) -> ModeStream:
+        """Return the translator of a streamed response."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, Literal, Self, TypeAlias, get_args
+from typing import Final, Literal, Self, TypeAlias, cast, get_args
 
 from attrs import field, frozen
 
@@ -13,13 +13,14 @@ from agentloop._shielding import compute_on_text
 from agentloop.contracts.can_accept import CanAddTools, OutputCheck
 from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel
 from agentloop.contracts.can_provide_models import ModelConfig, models
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import CanUseMode, ModeLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.mode_choices import mode_choice
 from agentloop.drivers.rejections import Rejection, check_response, missing_call
 from agentloop.drivers.repetition import keeps_repeating, repeats_calls
+from agentloop.drivers.structural_mode import as_mode_or_name
 from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
 from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import (
@@ -42,6 +43,10 @@ from agentloop.values.value import instance_of
 
 ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed", "program"]
 MODE_NAMES: Final[tuple[str, ...]] = get_args(ModeName)
+
+
+def _as_mode(mode: ModeLike | ModeName) -> CanUseMode | ModeName:
+    return cast("CanUseMode | ModeName", as_mode_or_name(mode))  # a name stays the same
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -69,7 +74,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         ConfigurationError: no mode has the name that `mode` gives, or `eager` is set without `streaming`.
     """
 
-    mode: CanUseMode | ModeName = "auto"
+    mode: CanUseMode | ModeName = field(default="auto", converter=_as_mode)
     models: Sequence[CapabilityRow] = ()
     eager: bool = field(default=False, validator=instance_of(bool))
 
@@ -103,7 +108,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
         tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
         parallel_tool_calls: bool | None = None,
-        mode: CanUseMode | ModeName = "auto",
+        mode: ModeLike | ModeName = "auto",
         max_retries: int = 2,
         streaming: bool = False,
         eager: bool = False,

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import CanUseMode, ModeLike
+from agentloop.drivers.structural_mode import as_mode
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.models.text_calls.reader import DEFAULT_FORMATS
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
@@ -46,16 +47,17 @@ class ModeKit(Kit):
     """Checks a tool-calling mode against the laws of `CanUseMode`, by itself; `EquivalenceKit` checks a driver with it.
 
     Args:
-        factory: creates the mode.
+        factory: creates the mode, or an object with the methods of one.
         notation: how a model writes its turns in the mode, one of `NOTATIONS` or a function of your own.
         examples: the number of examples that are tried for each law.
     """
 
     laws: tuple[int, ...] = (2, 3, 8, 9, 12, 13, 31, 33, 39)
 
-    def __init__(self, factory: Callable[[], CanUseMode], notation: Notation, *, examples: int = 100) -> None:
+    def __init__(self, factory: Callable[[], ModeLike], notation: Notation, *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory: Callable[[], CanUseMode] = checked_factory(factory)
+        make = checked_factory(factory)
+        self.factory: Callable[[], CanUseMode] = lambda: as_mode(make())
         self.notation = notation
 
     def _for_requests(self, check: Callable[[Sequence[InferenceRequest]], None]) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import CanUseMode, ModeLike
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.rejections import Rejection, check_output, missing_call, retry_request
 from agentloop.drivers.repetition import keeps_repeating, repeats_calls
+from agentloop.drivers.structural_mode import as_mode_or_name
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.models.model_capabilities import find_row
 from agentloop.models.modes.calls import validate_call
@@ -49,6 +50,14 @@ def validate_decision(
     return Rejection(call_errors=errors) if any(errors) else None
 
 
+OutputName: TypeAlias = Literal["auto", "json", "text"]
+"""The names of the notations of decisions; `auto` is the one that suits the model."""
+
+
+def _as_mode(output: ModeLike | OutputName) -> CanUseMode | OutputName:
+    return cast("CanUseMode | OutputName", as_mode_or_name(output))  # a name stays the same
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class ReActDriver(InferringDriver):
     """Gets one decision per step from the model, a thought with calls or with the answer, and executes its calls.
@@ -77,7 +86,7 @@ class ReActDriver(InferringDriver):
 
     final_via_inference: bool = field(default=False, validator=instance_of(bool))
     decision_type: type[ReActDecision] = ReActDecision
-    output: CanUseMode | Literal["auto", "json", "text"] = "auto"
+    output: CanUseMode | OutputName = field(default="auto", converter=_as_mode)
     prompt: ReActPrompt | None = field(default=None, repr=False)
     validator: DecisionValidator = field(default=validate_decision, repr=False)
     models: Sequence[CapabilityRow] = ()

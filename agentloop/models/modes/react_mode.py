@@ -10,7 +10,8 @@ from typing import Literal, Self
 from attrs import evolve, frozen
 
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
-from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
+from agentloop.contracts.can_use_mode import CanUseMode, ModeLike, ModeStream, ToolCallValidation
+from agentloop.drivers.structural_mode import as_mode_or_name
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import suggest
 from agentloop.models.model_capabilities import capabilities
@@ -206,7 +207,7 @@ class ReActTextMode(ReActMode):
 
 
 def select_react_mode(
-    output: CanUseMode | str,
+    output: ModeLike | str,
     inference: CanInfer,
     rows: Sequence[CapabilityRow] = (),
     *,
@@ -226,7 +227,9 @@ def select_react_mode(
 
     Raises:
         ConfigurationError: no output has this name.
+        TypeError: it is neither a name nor an object with the methods of a mode.
     """
+    output = as_mode_or_name(output)
     if isinstance(output, CanUseMode):
         return output
     if output not in {"auto", "json", "text"}:

@@ -21,8 +21,9 @@ from agentloop.contracts.can_infer import (
     OmissionReport,
     RetryReport,
 )
-from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeStream
+from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeLike, ModeStream
 from agentloop.drivers.mode_choices import mode_choice
+from agentloop.drivers.structural_mode import as_mode_or_name
 from agentloop.errors import ConfigurationError, ToolsNotSupported
 from agentloop.errors.hints import suggest
 from agentloop.models.model_capabilities import UNKNOWN_MODEL, capabilities, find_row, service_capabilities
@@ -46,7 +47,7 @@ _SLICE = 1_000
 
 
 def select_mode(
-    mode: CanUseMode | str,
+    mode: ModeLike | str,
     inference: CanInfer,
     rows: Sequence[CapabilityRow] = (),
     *,
@@ -62,7 +63,9 @@ def select_mode(
 
     Raises:
         ConfigurationError: no mode has this name.
+        TypeError: it is neither a name nor an object with the methods of a mode.
     """
+    mode = as_mode_or_name(mode)
     if isinstance(mode, CanUseMode):
         return mode
     if mode == PROGRAM_MODE:
