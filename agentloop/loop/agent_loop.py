@@ -18,7 +18,7 @@ from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.contracts.can_provide_models import ModelConfig
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import ModeLike
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
@@ -286,7 +286,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
         tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
         parallel_tool_calls: bool | None = None,
-        mode: CanUseMode | ModeName = "auto",
+        mode: ModeLike | ModeName = "auto",
         max_retries: int = 2,
         streaming: bool = False,
         eager: bool = False,

@@ -13,7 +13,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_provide_models import ModelConfig
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import ModeLike
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import Tool, ToolLike
 from agentloop.contracts.tools import Tools
@@ -67,7 +67,7 @@ class DriverSettings(TypedDict, total=False):
     extra: Mapping[str, JsonValue]
     tool_choice: ToolChoice | Literal["auto", "required", "none"]
     parallel_tool_calls: bool | None
-    mode: CanUseMode | ModeName
+    mode: ModeLike | ModeName
     max_retries: int
     streaming: bool
     eager: bool
