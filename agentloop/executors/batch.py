@@ -19,7 +19,14 @@ from agentloop.executors.admission import CanLayerCalls
 from agentloop.executors.call import Call, CallTask, execution_of
 from agentloop.executors.call_layers import AWAITED_CANCELLED, OPEN, CallOutcome, Cut
 from agentloop.executors.closing import Closing
-from agentloop.executors.invocation import CallRuntime, ToolInvocation, log_failure, tool_error
+from agentloop.executors.invocation import (
+    UNSUCCESSFUL,
+    CallRuntime,
+    ToolInvocation,
+    log_failure,
+    report_unsuccessful,
+    tool_error,
+)
 from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
 from agentloop.values.decisions import Answer, Edit
 from agentloop.values.state import AgentState
@@ -377,10 +384,12 @@ class Batch:
         if call.outcome.pending is None and call.layers:
             await call.settle(self.grace)
         call.is_settled, reports = True, self.runtime.reports
-        if call.outcome.execution is not None:
+        if (execution := call.outcome.execution) is not None:
             call.is_closed = True
-            self.nested_count += len(call.outcome.execution.inner)
-            self.runtime.scope.ledger.settle(call.outcome.execution)
+            self.nested_count += len(execution.inner)
+            self.runtime.scope.ledger.settle(execution)
+            if execution.status in UNSUCCESSFUL:
+                report_unsuccessful(call, execution, self.state.execution_id)
         try:
             if reports.held:
                 reports.release(call.key)

@@ -613,7 +613,23 @@ _AWAITED_CANCELLED = "the tool awaited something that was cancelled"
 def log_failure(call: Call, execution_id: str, error: BaseException) -> None:
     """Report what a tool raised to the logger, with its traceback, the call and the execution, but without the arguments."""
     fields = _log_fields(call, execution_id)
-    _logger.warning("the tool %r failed in call %s", call.call.name, call.key, exc_info=error, extra=fields)
+    _logger.error("the tool %r failed in call %s", call.call.name, call.key, exc_info=error, extra=fields)
+
+
+def report_unsuccessful(call: Call, execution: ToolExecution, execution_id: str) -> None:
+    """Report a call that timed out or was rejected to the logger: the kind of its error and the place, without the arguments."""
+    error, fields = execution.error or ErrorInfo("", ""), _log_fields(call, execution_id)
+    # A model may have chosen the names in the path.
+    kind = f"{error.type} at {error.path[:_MAX_PATH]!r}" if error.path else error.type
+    if execution.status is ToolStatus.TIMED_OUT:
+        _logger.error("the tool %r timed out in call %s: %s", call.call.name, call.key, kind, extra=fields)
+    else:
+        _logger.error("the call %s of the tool %r was rejected: %s", call.key, call.call.name, kind, extra=fields)
+
+
+_MAX_PATH = 200
+UNSUCCESSFUL = frozenset({ToolStatus.TIMED_OUT, ToolStatus.REJECTED})
+"""How calls end whose tools have raised nothing that could be reported when it was raised."""
 
 
 def report_abandoned(call: Call, state: AgentState, events: CanHandleEvents) -> Awaitable[None]:

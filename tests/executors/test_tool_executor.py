@@ -57,7 +57,7 @@ from agentloop.events.bus import JoinedBus
 from agentloop.interception import CancellationToken, after_tool_use, around_tool_use, before_tool_use
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import bind_executor
-from agentloop.policies import TimeLimit
+from agentloop.policies import Deadline, Resilience, TimeLimit
 from agentloop.testing import ExecutorBench, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
 from agentloop.tools.decorator import collect_tools
@@ -1404,7 +1404,7 @@ def test_what_a_tool_raises_at_its_timeout_is_no_unhandled_error(caplog: pytest.
 
 
 def test_each_entry_of_the_log_about_a_call_names_it_and_its_execution(caplog: pytest.LogCaptureFixture) -> None:
-    """Whether its tool has failed, goes on or has ended, handlers find the same fields."""
+    """Whether its tool has failed, goes on, has timed out or has ended, handlers find the same fields."""
 
     @tool
     async def fail() -> None:
@@ -1428,7 +1428,7 @@ def test_each_entry_of_the_log_about_a_call_names_it_and_its_execution(caplog: p
     fields = [
         (vars(record)["execution_id"], vars(record)["call_key"], vars(record)["tool"]) for record in caplog.records
     ]
-    assert fields == [("run", "run/1/0", "fail"), *[("run", "run/1/1", "stubborn")] * 2]
+    assert fields == [("run", "run/1/0", "fail"), *[("run", "run/1/1", "stubborn")] * 3]
 
 
 @pytest.mark.parametrize("error", [None, OSError("too late"), SystemExit(3)])
@@ -1464,7 +1464,8 @@ def test_the_end_of_an_abandoned_coroutine_is_reported(
     ]
     (ended,) = [event for event in bench.events if isinstance(event, AbandonedToolCallEnded)]
     assert ended.error == (None if error is None else ErrorInfo(type(error).__name__, str(error)))
-    goes_on, has_ended = [record for record in caplog.records if record.name == "agentloop.tools"]
+    goes_on, timed_out, has_ended = [record for record in caplog.records if record.name == "agentloop.tools"]
+    assert timed_out.getMessage() == "the tool 'stubborn' timed out in call run/1/0: ToolTimedOut"
     assert goes_on.getMessage() == "the tool 'stubborn' continues although its call run/1/0 has ended"
     assert has_ended.getMessage() == "the abandoned call run/1/0 of 'stubborn' has ended"
     assert (has_ended.exc_info or (None, None, None))[1] is error
@@ -1541,10 +1542,10 @@ class Picky(Tool, CanPrepareArguments):
     ("error", "status"),
     [(InvalidArguments("not so"), ToolStatus.REJECTED), (ZeroDivisionError("a defect"), ToolStatus.FAILED)],
 )
-def test_only_a_defect_of_what_prepares_arguments_is_logged(
+def test_a_defect_of_what_prepares_arguments_is_logged_with_its_traceback_and_a_refusal_without(
     error: Exception, status: ToolStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Interceptors see what was raised, with its traceback; a refusal is a matter of the model."""
+    """Interceptors see what was raised, with its traceback; a refusal is a matter of the model, and its message may hold arguments."""
     seen: list[BaseException | None] = []
 
     def note(point: AfterToolUse) -> AfterToolUse:
@@ -1558,7 +1559,57 @@ def test_only_a_defect_of_what_prepares_arguments_is_logged(
     assert (execution.status, execution.may_have_run) == (status, False)
     assert seen == [error if is_defect else None]
     logged = [(record.getMessage(), (record.exc_info or (None, None))[1]) for record in caplog.records]
-    assert logged == ([("the tool 'picky' failed in call run/1/0", error)] if is_defect else [])
+    refused = "the call run/1/0 of the tool 'picky' was rejected: InvalidArguments", None
+    assert logged == [("the tool 'picky' failed in call run/1/0", error) if is_defect else refused]
+
+
+@tool(timeout=1.0)
+async def tardy(secret: str, seconds: float = 0) -> str:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return secret
+
+
+@pytest.mark.parametrize(
+    ("call", "layers", "message"),
+    [
+        (ToolCall("1", "tardy", '{"secret": "s3"}'), [], None),
+        (
+            ToolCall("1", "tardy", '{"secret": "s3", "seconds": 5}'),
+            [],
+            "the tool 'tardy' timed out in call run/1/0: ToolTimedOut",
+        ),
+        (
+            ToolCall("1", "tardy", '{"secret": "s3", "seconds": 0.9}'),
+            [Resilience(deadline=Deadline(0.5))],
+            "the tool 'tardy' timed out in call run/1/0: ToolTimedOut",
+        ),
+        (
+            ToolCall("1", "tardy", '{"secret": "s3", "seconds": "s3"}'),
+            [],
+            "the call run/1/0 of the tool 'tardy' was rejected: InvalidArguments at '$.seconds'",
+        ),
+        (ToolCall("1", "tardy", '{"secret": "s3'), [], "the call run/1/0 of the tool 'tardy' was rejected: "),
+        (
+            ToolCall("1", "tardi", '{"secret": "s3"}'),
+            [],
+            "the call run/1/0 of the tool 'tardi' was rejected: UnknownTool",
+        ),
+    ],
+)
+def test_each_call_that_times_out_or_is_rejected_is_logged_as_an_error(
+    call: ToolCall, layers: list[CanIntercept], message: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record names the execution, the call and the kind of the error, and holds no argument."""
+    bench = ExecutorBench([tardy], interceptors=layers)
+    with caplog.at_level("INFO", "agentloop.tools"):
+        run_in_virtual_time(bench.run(call))
+    records = [record for record in caplog.records if record.name == "agentloop.tools"]
+    assert [record.levelname for record in records] == ([] if message is None else ["ERROR"])
+    assert all(record.getMessage().startswith(message or "") for record in records)
+    fields = [{key: vars(record)[key] for key in ("execution_id", "call_key", "tool")} for record in records]
+    assert fields == [{"execution_id": "run", "call_key": "run/1/0", "tool": call.name}] * len(records)
+    assert not [record for record in records if "s3" in repr(vars(record))]
 
 
 def test_a_call_keeps_its_step_and_its_place_whenever_it_is_settled() -> None:

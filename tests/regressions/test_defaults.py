@@ -382,16 +382,16 @@ def failing_loop(failing: Failing, *interceptors: CanIntercept) -> AgentLoop:
 
 
 def test_the_exception_of_a_failed_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A record of `agentloop.tools` contains the traceback, the key of the call and the execution id."""
+    """A record of `agentloop.tools`, an error, contains the traceback, the key of the call and the execution id."""
     failing = Failing()
     with caplog.at_level(logging.DEBUG, logger="agentloop.tools"):
         state = failing_loop(failing).execute_sync("Open it.", execution_id="drawer-7")
     logged = [
-        (record.name.partition("agentloop.tools")[0], record.getMessage() + repr(vars(record)))
+        (record.name.partition("agentloop.tools")[0] + record.levelname, record.getMessage() + repr(vars(record)))
         for record in caplog.records
         if record.exc_info is not None and failing.error in chain(record.exc_info[1])
     ]
-    assert [place for place, _ in logged] == [""]
+    assert [place for place, _ in logged] == ["ERROR"]
     assert state.execution_id in logged[0][1]
     assert state.steps[0].executions[0].key in logged[0][1]
 
