@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 
 from attrs import define, evolve, field, frozen
 
+from agentloop.compilers.history import SUPERSEDED
 from agentloop.compilers.shortening import ShortenedConversation, ShorteningCompiler, SizeCache
-from agentloop.compilers.stale import ResultIndex, stub_stale_results
+from agentloop.compilers.stale import ResultIndex, StaleResults
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
-from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.estimates import length, message_tokens
@@ -32,7 +32,7 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
 
     When the conversation exceeds `above` tokens and that saves enough, the results of all calls but the newest `keep` are cleared,
     and a new epoch begins; from then on requests extend each other until it is exceeded again. Stale results are replaced by notices
-    then, too, those of excluded tools and the newest ones included. Results that the model has not seen
+    at once, those of excluded tools and the newest ones included. Results that the model has not seen
     yet are never cleared, nor is a result that is shorter than its notice. The state keeps all results. If the tools contain
     `read_result`, the notice has the reference by which the model reads the result again.
 
@@ -74,9 +74,8 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
         if not clearing.epoch_start:
             return inner
         parts = (inner,) if inner != NO_EPOCH else ()
-        reason = f"the conversation exceeded {self.above} tokens"
-        superseded = inner.superseded + len({index for index, _ in clearing.stale})
-        return Epoch(reason, inner.dropped, len(clearing.head), superseded, len(clearing.cleared), parts)
+        superseded = inner.superseded + len({index for index, _ in clearing.superseded})
+        return Epoch(clearing.reason, inner.dropped, len(clearing.head), superseded, len(clearing.cleared), parts)
 
     def clear(self, exchange: ToolExchange) -> ToolExchange:
         """Return a call with a notice in place of its result; unchanged if its tool is excluded."""
@@ -90,7 +89,8 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
     def begin(self, state: AgentState, known: SizeCache) -> _Clearing:
         """Return an empty conversation."""
         prompt = state.context.system_prompt
-        return _Clearing(known, self, self.estimate(Message.system(prompt)) if prompt else 0, self._tools)
+        reserved = self.estimate(Message.system(prompt)) if prompt else 0
+        return _Clearing(known, StaleResults.of(self._tools), self, reserved)
 
 
 @define(eq=False)
@@ -103,16 +103,14 @@ class _Clearing(ShortenedConversation):
     Attributes:
         compiler: the settings.
         reserved: the tokens of the system prompt.
-        tools: the tools, which define what is stale.
         cleared: the places of results that were cleared: the indexes of the message and of the part.
-        stale: the places of results that later calls made stale.
+        superseded: the places of stale results that were replaced by notices.
     """
 
     compiler: ClearOldResults
     reserved: int
-    tools: Tools
     cleared: set[ResultIndex] = field(factory=set)
-    stale: set[ResultIndex] = field(factory=set)
+    superseded: set[ResultIndex] = field(factory=set)
     _newest: deque[ResultIndex] = field(factory=deque)
     _old: dict[int, dict[int, ToolExchange]] = field(factory=dict)
     _savings: int = 0
@@ -125,16 +123,37 @@ class _Clearing(ShortenedConversation):
         """The tokens of the system prompt: those of the compiler stay the same."""
         return self.reserved
 
-    def extend(self, messages: tuple[Message, ...]) -> None:
-        """Read the rest of a conversation of which the first messages were read before."""
-        for index in range(len(self.messages), len(messages)):
-            size = self.known.size_of(messages[index], self.compiler.estimate)
-            self._sizes.append(size)
-            self._size += size
-            self._age(messages, index)
-            if self._size > self.compiler.above and self._savings >= self._minimum:
-                self._clear(messages, index + 1)
-        self.messages = messages
+    def measure(self, message: Message) -> int:
+        """Return the size of a message."""
+        return self.compiler.estimate(message)
+
+    def read(self, messages: tuple[Message, ...], index: int) -> None:
+        """Add the results of a message to the newest ones, so that earlier ones become old."""
+        self._age(messages, index)
+
+    def replace(self, messages: tuple[Message, ...], end: int, changed: Sequence[int]) -> None:
+        """Begin an epoch before message `end` if a result of one of these messages is longer than the notice that it is stale."""
+        assert self.stale is not None  # noqa: S101  # it has found the results
+        shown = [*self.head, *messages[self.epoch_start : end]]
+        is_changed = False
+        for index in changed:
+            former = shown[index]
+            shown[index] = self.stale.stub(index, former)
+            for place, (part, before) in enumerate(zip(shown[index].parts, former.parts, strict=True)):
+                if part is not before:
+                    self.superseded.add((index, place))
+                    self.cleared.discard((index, place))
+                    is_changed = True
+                if self.stale.is_stale(index, place):
+                    self._forget(messages, index, place)
+            self.resize(index, shown[index])
+        if is_changed:
+            self.begin_epoch(end, shown, SUPERSEDED)
+
+    def shorten(self, messages: tuple[Message, ...], end: int) -> None:
+        """Begin an epoch before message `end` if the conversation is too long, and that saves enough."""
+        if self._size > self.compiler.above and self._savings >= self._minimum:
+            self._clear(messages, end)
 
     @property
     def _minimum(self) -> int:
@@ -147,34 +166,36 @@ class _Clearing(ShortenedConversation):
         # Only results of earlier messages: the model has not seen those of this one.
         for _ in range(min(len(self._newest), max(0, len(self._newest) + len(added) - self.compiler.keep))):
             old_index, place = self._newest.popleft()
-            if (old_index, place) in self.stale:
+            if self.stale is not None and self.stale.is_stale(old_index, place):
                 continue
-            part = messages[old_index].parts[place]
-            assert isinstance(part, ToolExchange)  # noqa: S101  # only those are added
-            cleared, estimate = self.compiler.clear(part), self.compiler.estimate
-            saving = 0 if cleared is part else estimate(Message.assistant(part)) - estimate(Message.assistant(cleared))
+            saving, cleared = self._saving(messages, old_index, place)
             if saving > 0:
                 self._old.setdefault(old_index, {})[place] = cleared
                 self._savings += saving
         self._newest.extend(added)
 
+    def _saving(self, messages: Sequence[Message], index: int, place: int) -> tuple[int, ToolExchange]:
+        """Return how much it saves to clear a result, and the call with its result cleared."""
+        part = messages[index].parts[place]
+        assert isinstance(part, ToolExchange)  # noqa: S101  # only those have results
+        cleared, estimate = self.compiler.clear(part), self.compiler.estimate
+        saving = 0 if cleared is part else estimate(Message.assistant(part)) - estimate(Message.assistant(cleared))
+        return saving, cleared
+
+    def _forget(self, messages: Sequence[Message], index: int, place: int) -> None:
+        """Leave out of the old results one that has become stale."""
+        if self._old.get(index, {}).pop(place, None) is not None:
+            self._savings -= self._saving(messages, index, place)[0]
+
     def _clear(self, messages: tuple[Message, ...], end: int) -> None:
-        """Begin an epoch before message `end`: replace stale results, and clear the other old ones."""
+        """Begin an epoch before message `end`, and clear the old results."""
         shown = [*self.head, *messages[self.epoch_start : end]]
-        stubs = stub_stale_results(shown, self.tools)
-        for index in sorted({*self._old, *stubs}):
-            former, old = shown[index].parts, self._old.get(index, {})
-            parts = list(stubs[index].parts if index in stubs else former)
-            for place, part in enumerate(former):
-                if parts[place] is not part:
-                    self.stale.add((index, place))
-                    self.cleared.discard((index, place))
-                elif place in old:
-                    parts[place] = old[place]
-                    self.cleared.add((index, place))
+        for index, old in self._old.items():
+            parts = list(shown[index].parts)
+            for place, exchange in old.items():
+                parts[place] = exchange
+                self.cleared.add((index, place))
             shown[index] = shown[index].with_parts(parts)
-            size = self.compiler.estimate(shown[index])
-            self._size += size - self._sizes[index]
-            self._sizes[index] = size
+            self.resize(index, shown[index])
         self._old, self._savings = {}, 0
-        self.begin_epoch(end, shown)
+        self.begin_epoch(end, shown, f"the conversation exceeded {self.compiler.above} tokens")

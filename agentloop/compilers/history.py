@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Self
+from typing import Final, Self
 
 from attrs import define, evolve, field, frozen
 
 from agentloop.compilers.retained import RetainedMessages
-from agentloop.compilers.stale import stub_stale_results
+from agentloop.compilers.stale import StaleResults
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -25,8 +25,9 @@ from agentloop.values.value import Value
 class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
     """The base class of compilers that show the conversation, or a summary of its beginning and the rest.
 
-    A new epoch begins with an execution for which something is left out, and with a summary. Only then are stale results
-    replaced by notices; within an epoch, requests extend each other. A subclass selects what is shown of earlier executions.
+    A new epoch begins with an execution for which something is left out, with a summary, and with each call that makes results
+    stale: the next request has notices in their place. Within an epoch, requests extend each other. A subclass selects what is shown
+    of earlier executions.
     """
 
     _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
@@ -72,6 +73,8 @@ class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, C
         if compiled is None:
             compiled = cache.compiled = self._compile(messages, history_length, summary, unfinished, cache)
             cache.messages = messages
+        if cache.stale is not None:
+            compiled = cache.compiled = cache.follow(compiled, cache.stale, messages)
         cache.state = state
         return compiled
 
@@ -89,11 +92,9 @@ class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, C
         source = messages[:end]
         history = self.of_history(messages[covered:history_length], unfinished)
         visible = (*history, *messages[max(covered, history_length) : end])
-        stubs = stub_stale_results(visible, self._tools)
-        if stubs:
-            visible = tuple([stubs.get(index, message) for index, message in enumerate(visible)])
+        visible, superseded = cache.read(visible, end, StaleResults.of(self._tools))
         if summary is None:
-            epoch = _epoch("another execution has begun", source, visible, stubs)
+            epoch = _epoch("another execution has begun", source, visible, superseded)
             visible = source if visible == source else visible
             return _CompiledHistory(source, history_length, None, unfinished, visible, epoch)
         leading, pinned = cache.retained_messages(source, covered)
@@ -101,7 +102,7 @@ class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, C
         summarizes = summarized_at >= history_length
         reason = "the conversation was summarized" if summarizes else "another execution has begun"
         # The message of the summary is not one of the conversation.
-        epoch = _epoch(reason, source, visible[1:], stubs)
+        epoch = _epoch(reason, source, visible[1:], superseded)
         return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch)
 
 
@@ -133,6 +134,9 @@ class ConversationWithCurrentToolTrace(HistoryCompiler):
         shown = set(unfinished) | _unanswered_executions(history)
         return tuple([message for message in history if not message.exchanges or _execution_id(message) in shown])
 
+
+SUPERSEDED: Final = "a call has made earlier results stale"
+"""Why an epoch begins with such a call."""
 
 # --- details ----------------------------------------------------------------------------------------------------
 
@@ -166,11 +170,15 @@ class _Cache(ShownByField):
         state: the state for which the history was asked last, since a step asks for it several times.
         messages: the messages of the conversation then.
         compiled: the history; None before the first.
+        stale: the stale results among the messages that were read; None if no tool makes results stale.
+        position: the number of messages of the conversation that were read for stale results.
     """
 
     state: AgentState | None = field(default=None, repr=False)
     messages: tuple[Message, ...] = ()
     compiled: _CompiledHistory | None = None
+    stale: StaleResults | None = None
+    position: int = 0
     _retained: RetainedMessages = field(factory=RetainedMessages)
     _summarized: tuple[Message, ...] = ()
 
@@ -183,9 +191,42 @@ class _Cache(ShownByField):
             return None
         if compiled.summary != summary or compiled.unfinished != unfinished:
             return None
-        if not (context.continues(self.messages) or context.continues(compiled.source)):
+        if not context.continues(self.messages) and (self.stale is not None or not context.continues(compiled.source)):
             return None
         self.messages = context.messages
+        return compiled
+
+    def read(
+        self, visible: tuple[Message, ...], end: int, stale: StaleResults | None
+    ) -> tuple[tuple[Message, ...], int]:
+        """Read what is shown when an epoch begins; return it with notices in place of stale results, and how many messages have some.
+
+        Args:
+            visible: the messages.
+            end: the number of messages of the conversation that they are taken from.
+            stale: finds their stale results; None if no tool makes results stale.
+        """
+        self.stale, self.position = stale, end
+        return (visible, 0) if stale is None else (stale.read_all(visible), len(stale.stubbed))
+
+    def follow(
+        self, compiled: _CompiledHistory, stale: StaleResults, messages: tuple[Message, ...]
+    ) -> _CompiledHistory:
+        """Read the messages since then; return the history with a new epoch at each call that has made results stale."""
+        for index in range(self.position, len(messages)):
+            changed = stale.read(messages[index])
+            if not changed:
+                continue
+            source = messages[: index + 1]
+            visible = [*compiled.visible, *source[len(compiled.source) :]]
+            first = len(visible) - stale.position  # of the messages that are read for stale results
+            stubs = {first + place: stale.stub(place, visible[first + place]) for place in changed}
+            if any(visible[place] is not stub for place, stub in stubs.items()):
+                shown = tuple([stubs.get(place, message) for place, message in enumerate(visible)])
+                dropped = compiled.epoch.dropped
+                epoch = Epoch(SUPERSEDED, dropped, len(source) - dropped, len(stale.stubbed))
+                compiled = evolve(compiled, source=source, visible=shown, epoch=epoch)
+        self.position = len(messages)
         return compiled
 
     def retained_messages(self, source: tuple[Message, ...], covered: int) -> tuple[list[Message], list[Message]]:
@@ -221,6 +262,6 @@ def _unanswered_executions(messages: tuple[Message, ...]) -> set[str]:
     return unanswered
 
 
-def _epoch(reason: str, source: tuple[Message, ...], visible: tuple[Message, ...], stubs: dict[int, Message]) -> Epoch:
+def _epoch(reason: str, source: tuple[Message, ...], visible: tuple[Message, ...], superseded: int) -> Epoch:
     dropped = len(source) - len(visible)
-    return Epoch(reason, dropped, len(visible), len(stubs)) if dropped or stubs else NO_EPOCH
+    return Epoch(reason, dropped, len(visible), superseded) if dropped or superseded else NO_EPOCH

@@ -8,7 +8,8 @@ from typing import Generic, Self, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.history import WholeConversation
+from agentloop.compilers.history import HistoryCompiler, WholeConversation
+from agentloop.compilers.stale import StaleResults
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -42,12 +43,16 @@ class ShortenedConversation(ABC):
         messages: the conversation so far.
         epoch_start: how many messages there were when the epoch began.
         head: what is shown of those.
+        reason: why it began.
+        stale: the stale results among the messages; None if no tool makes results stale.
     """
 
     known: SizeCache
+    stale: StaleResults | None
     messages: tuple[Message, ...] = field(default=(), init=False)
     epoch_start: int = field(default=0, init=False)
     head: tuple[Message, ...] = field(default=(), init=False)
+    reason: str = field(default="", init=False)
     _sizes: list[int] = field(factory=list, init=False)
     _size: int = field(default=0, init=False)
 
@@ -61,18 +66,50 @@ class ShortenedConversation(ABC):
         """What is shown."""
         return self.head + self.messages[self.epoch_start :]
 
-    @abstractmethod
     def extend(self, messages: tuple[Message, ...]) -> None:
         """Read the rest of a conversation of which the first messages were read before."""
+        for index in range(len(self.messages), len(messages)):
+            size = self.known.size_of(messages[index], self.measure)
+            self._sizes.append(size)
+            self._size += size
+            changed = self.stale.read(messages[index]) if self.stale is not None else ()
+            self.read(messages, index)
+            if changed:
+                self.replace(messages, index + 1, changed)
+            self.shorten(messages, index + 1)
+        self.messages = messages
 
-    def begin_epoch(self, start: int, head: Sequence[Message]) -> None:
+    @abstractmethod
+    def measure(self, message: Message) -> int:
+        """Return the size of a message."""
+
+    @abstractmethod
+    def read(self, messages: tuple[Message, ...], index: int) -> None:
+        """Read a message."""
+
+    @abstractmethod
+    def replace(self, messages: tuple[Message, ...], end: int, changed: Sequence[int]) -> None:
+        """Begin an epoch before message `end` if one of these messages, which have stale results, is shown."""
+
+    @abstractmethod
+    def shorten(self, messages: tuple[Message, ...], end: int) -> None:
+        """Begin an epoch before message `end` if the conversation is too long."""
+
+    def begin_epoch(self, start: int, head: Sequence[Message], reason: str) -> None:
         """Begin an epoch.
 
         Args:
             start: how many messages there are.
             head: what is shown of those from now on.
+            reason: why it begins.
         """
-        self.epoch_start, self.head = start, tuple(head)
+        self.epoch_start, self.head, self.reason = start, tuple(head), reason
+
+    def resize(self, index: int, shown: Message) -> None:
+        """Note that a message is shown in another form."""
+        size = self.measure(shown)
+        self._size += size - self._sizes[index]
+        self._sizes[index] = size
 
 
 C = TypeVar("C", bound=ShortenedConversation)
@@ -101,7 +138,10 @@ class ShorteningCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAc
 
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that knows these tools, such as which of their results later calls make stale."""
-        inner = self.inner.with_tools(tools) if isinstance(self.inner, CanAcceptTools) else self.inner
+        inner = self.inner
+        # Stale results are replaced here: a history in which they change would have to be read anew.
+        if not isinstance(inner, HistoryCompiler) and isinstance(inner, CanAcceptTools):
+            inner = inner.with_tools(tools)
         return evolve(self, inner=inner, tools=tools)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from attrs import define, evolve, field
@@ -22,35 +22,6 @@ STUB: Final = "superseded by a later call"
 ResultIndex: TypeAlias = tuple[int, int]
 """The position of a result: the index of its message, and of its part in the message."""
 
-
-def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, Message]:
-    """Return the messages with stale results, by index, with notices in place of these results.
-
-    A result is stale when a later successful call supersedes it, according to the policies of their tools. A result about several
-    resources is stale when all of them were superseded, by one call or by several. Results that are shorter than the notice are
-    not replaced. A call of a program supersedes the results about its resources if it is not pure: what it wrote is known by now,
-    and what it read is not, since no model sees its result.
-    """
-    policies = {tool.name: tool.policy for tool in tools}
-    if all(policy.supersedes is None for policy in policies.values()):
-        return {}
-    current = _CurrentResults()
-    for index, message in enumerate(messages):
-        for part_index, part in enumerate(message.parts):
-            if not isinstance(part, ToolExchange):
-                continue
-            for inner in part.execution.inner:
-                tool = tools.get(inner.name)
-                if inner.succeeded and tool is not None and tool.effect is not Effect.PURE:
-                    current.add_inner(inner, tool.policy)
-            # A failed call supersedes nothing: the older result is still the best one.
-            if part.execution.succeeded and part.execution.name in policies:
-                current.add(part.execution, policies[part.execution.name], (index, part_index))
-    stubbed = {index: _with_stubs(messages[index], part_indexes) for index, part_indexes in current.stale.items()}
-    # A message whose results are all shorter than the notice is unchanged.
-    return {index: message for index, message in stubbed.items() if message is not messages[index]}
-
-
 _Calls: TypeAlias = dict[str, tuple[JsonObject, list[ResultIndex]]]
 
 
@@ -60,9 +31,11 @@ class _CurrentResults(ShownByField):
 
     Attributes:
         stale: the parts with superseded results, by the index of their message.
+        changed: the indexes of the messages of which results were superseded since somebody has asked.
     """
 
-    stale: Mapping[int, set[int]] = field(factory=lambda: defaultdict(set))
+    stale: dict[int, set[int]] = field(factory=lambda: defaultdict(set))
+    changed: set[int] = field(factory=set)
     _by_tool: dict[str, _Calls] = field(factory=lambda: defaultdict(dict))
     _by_resource: dict[str, list[ResultIndex]] = field(factory=lambda: defaultdict(list))
     _current_resources: dict[ResultIndex, int] = field(factory=dict)
@@ -102,6 +75,69 @@ class _CurrentResults(ShownByField):
     def _drop(self, index: ResultIndex) -> None:
         message_index, part_index = index
         self.stale[message_index].add(part_index)
+        self.changed.add(message_index)
+
+
+@define(eq=False, repr=False)
+class StaleResults(ShownByField):
+    """Finds the stale results of a conversation, whose messages are read one after the other.
+
+    A result is stale when a later successful call supersedes it, according to the policies of their tools. A result about several
+    resources is stale when all of them were superseded, by one call or by several. Results that are shorter than the notice are
+    not replaced. A call of a program supersedes the results about its resources if it is not pure: what it wrote is known by now,
+    and what it read is not, since no model sees its result.
+
+    Attributes:
+        position: the number of messages that were read.
+        stubbed: the indexes of the messages that have notices.
+    """
+
+    _tools: Tools
+    _current: _CurrentResults = field(factory=_CurrentResults)
+    position: int = 0
+    stubbed: set[int] = field(factory=set)
+
+    @classmethod
+    def of(cls, tools: Tools) -> StaleResults | None:
+        """Return the results of an empty conversation; None if none of the tools makes results stale."""
+        return None if all(tool.policy.supersedes is None for tool in tools) else cls(tools)
+
+    def read(self, message: Message) -> list[int]:
+        """Read the next message; return the indexes of the messages of which it has made further results stale."""
+        index, current, tools = self.position, self._current, self._tools
+        self.position += 1
+        for part_index, part in enumerate(message.parts):
+            if not isinstance(part, ToolExchange):
+                continue
+            for inner in part.execution.inner:
+                tool = tools.get(inner.name)
+                if inner.succeeded and tool is not None and tool.effect is not Effect.PURE:
+                    current.add_inner(inner, tool.policy)
+            # A failed call supersedes nothing: the older result is still the best one.
+            tool = tools.get(part.execution.name)
+            if tool is not None and part.execution.succeeded:
+                current.add(part.execution, tool.policy, (index, part_index))
+        changed, current.changed = sorted(current.changed), set()
+        return changed
+
+    def read_all(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Read the first messages of a conversation; return them with notices in place of stale results."""
+        shown = list(messages)
+        for message in messages:
+            for index in self.read(message):
+                shown[index] = self.stub(index, shown[index])
+        return tuple(shown)
+
+    def stub(self, index: int, message: Message) -> Message:
+        """Return a message with notices in place of its stale results; the message itself if they are all shorter than the notice."""
+        stub = _with_stubs(message, self._current.stale[index])
+        if stub is not message:
+            self.stubbed.add(index)
+        return stub
+
+    def is_stale(self, index: int, part_index: int) -> bool:
+        """Return whether a part has a stale result."""
+        return part_index in self._current.stale.get(index, ())
 
 
 def _superseded_keys(calls: _Calls, key: str, arguments: JsonObject, rule: Supersedes) -> Iterable[str]:
@@ -114,7 +150,7 @@ def _superseded_keys(calls: _Calls, key: str, arguments: JsonObject, rule: Super
     return [earlier for earlier, (earlier_arguments, _) in calls.items() if rule(earlier_arguments, arguments)]
 
 
-def _with_stubs(message: Message, part_indexes: set[int]) -> Message:
+def _with_stubs(message: Message, part_indexes: Collection[int]) -> Message:
     parts = [_stub(part) if index in part_indexes else part for index, part in enumerate(message.parts)]
     is_changed = any(stub is not part for stub, part in zip(parts, message.parts, strict=True))
     return message.with_parts(parts) if is_changed else message

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, field, frozen
 
+from agentloop.compilers.history import SUPERSEDED
 from agentloop.compilers.retained import RetainedMessages
 from agentloop.compilers.shortening import ShortenedConversation, ShorteningCompiler, SizeCache
-from agentloop.compilers.stale import stub_stale_results
-from agentloop.contracts.tools import Tools
+from agentloop.compilers.stale import StaleResults
 from agentloop.errors import ConfigurationError
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.estimates import message_tokens
@@ -35,7 +35,7 @@ class WindowCompiler(ShorteningCompiler["_Window"]):
 
     def begin(self, state: AgentState, known: SizeCache) -> _Window:
         """Return an empty window."""
-        return _Window(known, self.capacity(state), self._tools)
+        return _Window(known, StaleResults.of(self._tools), self.capacity(state))
 
 
 @frozen
@@ -71,9 +71,8 @@ class SlidingWindow(WindowCompiler):
 class TokenWindow(WindowCompiler):
     """Shows the newest messages, up to a maximum number of tokens; messages that are left out stay in the state.
 
-    When they exceed the maximum, stale results are replaced by notices, the oldest messages are dropped until `keep` tokens
-    remain, and a new epoch begins; from then on requests extend each other until the maximum is exceeded again. A new question
-    is shown with the answer before it, and the question of that answer, if they fit. These messages always stay, even beyond
+    When they exceed the maximum, the oldest messages are dropped until `keep` tokens remain, and a new epoch begins; from then on
+    requests extend each other until the maximum is exceeded again. Stale results are replaced by notices at once. A new question is shown with the answer before it, and the question of that answer, if they fit. These messages always stay, even beyond
     the maximum: system messages and a summary at the beginning, the question that the rest belongs to, the last user's message
     before the window, and the newest message.
 
@@ -152,12 +151,10 @@ class _Window(ShortenedConversation):
 
     Attributes:
         capacity: how much it holds.
-        tools: the tools, which define what is stale.
         stubs: the messages of `head` with notices in place of stale results, by index.
     """
 
     capacity: WindowCapacity
-    tools: Tools
     stubs: dict[int, Message] = field(factory=dict)
     _leading_size: int = 0
     _retained: RetainedMessages = field(factory=RetainedMessages)
@@ -170,15 +167,31 @@ class _Window(ShortenedConversation):
         """How much it holds."""
         return self.capacity
 
-    def extend(self, messages: tuple[Message, ...]) -> None:
-        """Read the rest of a conversation of which the first messages were read before."""
-        for index in range(len(self.messages), len(messages)):
-            size = self.known.size_of(messages[index], self.capacity.measure)
-            self._sizes.append(size)
-            self._size += size
-            if self._size > self.capacity.maximum:
-                self._shrink(messages, index + 1)
-        self.messages = messages
+    def measure(self, message: Message) -> int:
+        """Return the size of a message."""
+        return self.capacity.measure(message)
+
+    def read(self, messages: tuple[Message, ...], index: int) -> None:
+        """Only its size counts."""
+
+    def replace(self, messages: tuple[Message, ...], end: int, changed: Sequence[int]) -> None:
+        """Begin an epoch before message `end` if one of these messages, which have stale results, is shown."""
+        assert self.stale is not None  # noqa: S101  # it has found the results
+        is_changed = False
+        # What stays of the messages before the window has no results.
+        for index in [index for index in changed if index >= self._retained.position]:
+            shown = self.stubs.get(index, messages[index])
+            stub = self.stale.stub(index, shown)
+            if stub is not shown:
+                self.stubs[index], is_changed = stub, True
+                self.resize(index, stub)
+        if is_changed:
+            self._begin(messages, end, SUPERSEDED)
+
+    def shorten(self, messages: tuple[Message, ...], end: int) -> None:
+        """Begin an epoch before message `end` if the window is full."""
+        if self._size > self.capacity.maximum:
+            self._shrink(messages, end)
 
     def epoch(self, inner: Epoch) -> Epoch:
         """Return the epoch of the window.
@@ -192,16 +205,12 @@ class _Window(ShortenedConversation):
         kept, superseded = len(self.head), len(self.stubs) + inner.superseded
         parts = (inner,) if inner != NO_EPOCH else ()
         dropped = inner.dropped + self.epoch_start - kept
-        return Epoch(self.capacity.reason, dropped, kept, superseded, inner.cleared, parts)
+        return Epoch(self.reason, dropped, kept, superseded, inner.cleared, parts)
 
     def _shrink(self, messages: tuple[Message, ...], end: int) -> None:
-        """Begin an epoch before message `end`: first replace stale results, then drop the oldest messages."""
-        # Stale results are replaced only now, because replacing them earlier would change what the provider has cached.
+        """Begin an epoch before message `end`, and drop the oldest messages."""
         retained, sizes = self._retained, self._sizes
-        start = retained.position
-        for offset, stub in stub_stale_results(messages[start:end], self.tools).items():
-            self.stubs[start + offset], sizes[start + offset] = stub, self.capacity.measure(stub)
-        rest_size, question = sum(sizes[start:end]), _question_start(messages, end)
+        rest_size, question = sum(sizes[retained.position : end]), _question_start(messages, end)
         while (size := self._retained_size(messages) + rest_size) > self.capacity.keep and retained.position < end - 1:
             # A question without the answer before it is out of context, so this one is dropped only if it does not fit.
             if retained.position == question - 1 and size <= self.capacity.maximum:
@@ -211,9 +220,12 @@ class _Window(ShortenedConversation):
             leading = retained.leading
             retained.advance(messages)
             self._leading_size += sum(sizes[leading : retained.leading])
-        rest = [self.stubs.get(index, messages[index]) for index in range(retained.position, end)]
         self._size = self._retained_size(messages) + rest_size
-        self.begin_epoch(end, [*retained.select(messages), *rest])
+        self._begin(messages, end, self.capacity.reason)
+
+    def _begin(self, messages: tuple[Message, ...], end: int, reason: str) -> None:
+        rest = [self.stubs.get(index, messages[index]) for index in range(self._retained.position, end)]
+        self.begin_epoch(end, [*self._retained.select(messages), *rest], reason)
 
     def _retained_size(self, messages: tuple[Message, ...]) -> int:
         """Return the size of the messages that stay, with what is reserved."""

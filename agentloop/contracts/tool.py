@@ -135,7 +135,7 @@ class ToolPolicy(CallPolicy):
         key: calls with the same key run one after the other; a name, or a function from the arguments to a name.
         max_result_bytes: the maximum bytes of a result that the model sees; None for the executor's limit.
         strict: whether arguments that do not satisfy the schema are never coerced; a `spec` that says so has the same effect.
-        supersedes: which earlier results a new result makes stale. When an epoch starts, a compiler replaces them by a notice.
+        supersedes: which earlier results a new result makes stale. The compilers of the package show a notice in their place at once.
             None for no results.
         resource: what a call is about, such as `file:{path}`, so that a call of one tool can make results of another stale:
             those about the same resource, if the later tool supersedes the `same resource`. None for nothing in particular.

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from agentloop.contracts import CanCompileMessages, ExecutionScope
+from agentloop.compilers.stale import StaleResults
+from agentloop.contracts import CanCompileMessages, ExecutionScope, Tools
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.testing.strategies import agent_steps, messages
 from agentloop.values import AgentState, Message, ToolCall, ToolExecution, ToolStatus
@@ -30,6 +31,15 @@ def call_message(name: str, result: object, **arguments: object) -> Message:
         id="e", key="k", call=call, status=ToolStatus.SUCCEEDED, value=result, started_at=NOW, ended_at=NOW
     )
     return Message.of_response([call], [execution])
+
+
+def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, Message]:
+    """Return the messages with notices in place of stale results, by index."""
+    results = StaleResults.of(tools)
+    shown = tuple(messages) if results is None else results.read_all(messages)
+    return {
+        index: stub for index, (stub, message) in enumerate(zip(shown, messages, strict=True)) if stub is not message
+    }
 
 
 def with_steps(state: AgentState, *conversation: Message) -> AgentState:

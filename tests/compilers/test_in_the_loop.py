@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from agentloop import AgentLoop, AgentState, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import AgentLoop, AgentState, Message, ScriptedInference, Tool, ToolCall, ToolCallingDriver, tool
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
 from agentloop.compilers.stale import STUB
 from agentloop.contracts import CanCompileMessages
@@ -17,21 +17,27 @@ from agentloop.values import Event, InferenceRequest
 PAGE = "a page of text " * 30
 
 
-@tool(effect="pure", supersedes="same arguments")
+@tool(effect="pure")
 async def read(path: str) -> str:
     """Read a file."""
     return f"{path}: {PAGE}"
 
 
+@tool(name="read", effect="pure", supersedes="same arguments")
+async def reread(path: str) -> str:
+    """Read a file."""
+    return f"{path}: {PAGE}"
+
+
 def run_steps(
-    compiler: CanCompileMessages | None, steps: int, start: AgentState | str = "go"
+    compiler: CanCompileMessages | None, steps: int, start: AgentState | str = "go", *, reader: Tool = read
 ) -> tuple[AgentState, list[InferenceRequest], list[Event]]:
     """Run so many steps with one call each, and a final answer."""
     calls = [ToolCall(f"c{step}", "read", f'{{"path": "{"abc"[step % 3]}"}}') for step in range(steps)]
     inference = ScriptedInference(*calls, "done")
     loop = AgentLoop(
         ToolCallingDriver(inference),
-        [read],
+        [reader],
         compiler=compiler,
         max_steps=steps + 1,
         clock=ManualClock(),
@@ -66,9 +72,22 @@ def test_each_break_is_an_event_and_between_breaks_requests_extend_each_other(co
     assert len(final.messages) == 42
 
 
+@pytest.mark.parametrize("compiler", [None, WholeConversation(), SlidingWindow(30), TokenWindow(1500)])
+def test_each_request_after_a_newer_result_has_a_notice_for_the_older_one(compiler: CanCompileMessages | None) -> None:
+    """No request shows two results of the same call; each epoch is an event, and requests extend each other in between."""
+    _, requests, events = run_steps(compiler, 20, reader=reread)
+    for request in requests:
+        texts = [exchange.execution.text for message in request.messages for exchange in message.exchanges]
+        fresh = [text for text in texts if text != STUB]
+        assert len(fresh) == len(set(fresh)) == min(len(texts), 3)
+    epochs = [event for event in events if isinstance(event, ContextEpochBegan)]
+    assert len(epochs) == count_breaks(requests) == 17
+    assert [event.superseded for event in epochs] == [*range(1, 18)]
+
+
 def test_the_state_keeps_what_the_model_does_not_see() -> None:
     """Notices and dropped messages concern requests only; every request begins with the question."""
-    final, requests, _ = run_steps(TokenWindow(900), 20)
+    final, requests, _ = run_steps(TokenWindow(900), 20, reader=reread)
     assert all(request.messages[0] == Message.user("go") for request in requests)
     exchanges = [exchange for request in requests for message in request.messages for exchange in message.exchanges]
     assert STUB in [exchange.execution.text for exchange in exchanges]

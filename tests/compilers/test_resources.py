@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.compilers import TokenWindow
-from agentloop.compilers.stale import STUB, stub_stale_results
-from agentloop.contracts import Tools
+from agentloop.compilers.stale import STUB
+from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.tool import ToolPolicy
 from agentloop.errors import ToolDefinitionError
 from agentloop.toolkits.files import files
 from agentloop.values import JsonObject, Message, ToolExecution, ToolStatus
 from agentloop.values.estimates import message_tokens
-from tests.compilers.conversations import NOW, call_message
+from tests.compilers.conversations import NOW, call_message, stub_stale_results
 
 LONG = "what the file held, at length " * 20
 
@@ -213,7 +213,10 @@ def result_texts(messages: Sequence[Message]) -> list[str]:
     return [exchange.execution.text for message in messages for exchange in message.exchanges]
 
 
-def test_the_files_toolkit_saves_the_tokens_of_reads_before_a_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", [None, TokenWindow(640, keep=600)])
+def test_the_files_toolkit_saves_the_tokens_of_reads_before_a_write(
+    compiler: CanCompileMessages | None, tmp_path: Path
+) -> None:
     """Reads of a file that was written since are notices; other spellings of a path name the same file."""
     (tmp_path / "a.txt").write_text(LONG)
     (tmp_path / "b.txt").write_text(LONG)
@@ -227,8 +230,9 @@ def test_the_files_toolkit_saves_the_tokens_of_reads_before_a_write(tmp_path: Pa
         "done",
     ]
     inference = ScriptedInference(*script)
-    loop = AgentLoop(ToolCallingDriver(inference), [files(str(tmp_path))], compiler=TokenWindow(640, keep=600))
+    loop = AgentLoop(ToolCallingDriver(inference), [files(str(tmp_path))], compiler=compiler)
     state = loop.execute_sync("go").raise_for_status()
+    assert result_texts(inference.requests[3].messages) == [STUB, LONG, "replaced 20 places in ./a.txt"]
     texts = result_texts(inference.requests[-1].messages)
     assert texts == [STUB, STUB, "replaced 20 places in ./a.txt", LONG, texts[4], LONG.replace("file", "page")]
     assert "leads upwards" in texts[4]  # the failed write has superseded nothing

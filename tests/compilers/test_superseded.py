@@ -16,7 +16,7 @@ from agentloop.compilers import (
     TokenWindow,
     WholeConversation,
 )
-from agentloop.compilers.stale import STUB, stub_stale_results
+from agentloop.compilers.stale import STUB, StaleResults
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
@@ -24,8 +24,15 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.values import AgentState, JsonObject, Message, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.epochs import NO_EPOCH, Summary
 from agentloop.values.estimates import message_tokens
-from agentloop.values.serialization import to_json
-from tests.compilers.conversations import NOW, bind, call_message, extends, with_question, with_steps
+from tests.compilers.conversations import (
+    NOW,
+    bind,
+    call_message,
+    extends,
+    stub_stale_results,
+    with_question,
+    with_steps,
+)
 
 LONG = "what the file held, at length " * 20
 
@@ -138,25 +145,44 @@ def results(compiler: CanCompileMessages, state: AgentState) -> list[str]:
     return [exchange.execution.text for message in compiler.compile(state) for exchange in message.exchanges]
 
 
-def test_stale_results_of_earlier_executions_are_replaced_when_another_begins() -> None:
-    """Within an execution requests extend each other; the state keeps all results."""
+@pytest.mark.parametrize("name", ["whole conversation", "current tool trace", "token window", "clear old results"])
+def test_a_stale_result_is_replaced_in_the_next_request(name: str) -> None:
+    """A new epoch says so, and counts the messages with notices; the state keeps all results."""
+    compiler = bind_with_tools(COMPILERS[name])
+    assert isinstance(compiler, CanMarkEpoch)
+    state = with_steps(with_question(AgentState.start(), "go"), call_message("read", LONG, path="a"))
+    assert (results(compiler, state), compiler.epoch(state)) == ([LONG], NO_EPOCH)
+    state = with_steps(state, call_message("read", LONG, path="a"))
+    assert results(compiler, state) == [STUB, LONG]
+    epoch = compiler.epoch(state)
+    assert (epoch.reason, epoch.dropped, epoch.kept, epoch.superseded) == (
+        "a call has made earlier results stale",
+        0,
+        3,
+        1,
+    )
+    state = with_steps(state, call_message("search", LONG, path="a"))
+    assert (results(compiler, state), compiler.epoch(state)) == ([STUB, LONG, LONG], epoch)
+    assert [exchange.execution.text for message in state.messages for exchange in message.exchanges] == [LONG] * 3
+
+
+def test_stale_results_of_earlier_executions_stay_replaced() -> None:
+    """An execution begins with the notices of the one before, so that its first request extends the last one."""
     compiler = bind_with_tools(WholeConversation())
+    assert isinstance(compiler, CanMarkEpoch)
     state = with_steps(
         with_question(AgentState.start(), "go"), *[call_message("read", LONG, path="a")] * 2, Message.assistant("done")
     )
-    assert results(compiler, state) == [LONG, LONG]
-    before = to_json(state)
-    later = with_steps(with_question(state, "again"), call_message("read", LONG, path="a"))
-    assert results(compiler, later) == [STUB, LONG, LONG]
-    assert isinstance(compiler, CanMarkEpoch)
-    assert compiler.epoch(later).superseded == 1
-    assert compiler.epoch(later).reason == "another execution has begun"
-    assert to_json(state) == before
-    assert results(compiler, state.with_message("hurry")) == [LONG, LONG]
+    later = with_question(state, "again")
+    assert extends(compiler.compile(later), compiler.compile(state))
+    assert (compiler.epoch(later).reason, compiler.epoch(later).superseded) == ("another execution has begun", 1)
+    later = with_steps(later, call_message("read", LONG, path="a"))
+    assert results(compiler, later) == [STUB, STUB, LONG]
+    assert results(compiler, state.with_message("hurry")) == [STUB, LONG]
 
 
-def test_a_window_replaces_stale_results_before_it_drops_messages() -> None:
-    """When the notices make enough room, no message is dropped."""
+def test_notices_make_room_in_a_window() -> None:
+    """While they leave enough of it, no message is dropped."""
     compiler = bind_with_tools(TokenWindow(1000, keep=600))
     state = with_question(AgentState.start(), "go")
     for _ in range(7):
@@ -167,8 +193,8 @@ def test_a_window_replaces_stale_results_before_it_drops_messages() -> None:
 
 
 @pytest.mark.parametrize("exclude", ["read", "nothing"])
-def test_an_epoch_that_clears_old_results_replaces_stale_ones_too(exclude: str) -> None:
-    """Also those of excluded tools and the newest ones; what an epoch has replaced stays as it is in the next ones."""
+def test_stale_results_are_replaced_and_old_ones_are_cleared(exclude: str) -> None:
+    """Stale ones also of excluded tools, and the newest ones; what an epoch has replaced stays as it is in the next ones."""
     size = message_tokens(call_message("search", LONG, path="x"))
     clearing = ClearOldResults(above=8 * size, keep=4, at_least=size // 2, exclude=exclude)
     compiler = bind_with_tools(clearing)
@@ -216,13 +242,14 @@ COMPILERS: dict[str, CanCompileMessages] = {
 
 @pytest.mark.parametrize("name", COMPILERS)
 @given(st.lists(st.sampled_from(["read a", "read b", "search x", "summary", "question"]), min_size=4, max_size=24))
-def test_no_epoch_begins_with_a_stale_result(name: str, events: list[str]) -> None:
-    """Whatever begins an epoch, a summary, a window or another execution, what is shown from then on has notices for stale results."""
+def test_no_stale_result_is_ever_shown(name: str, events: list[str]) -> None:
+    """Whatever happens, a call, a summary, a full window or another execution, the next request has notices for stale results."""
     compiler = bind_with_tools(COMPILERS[name])
     assert isinstance(compiler, CanMarkEpoch)
     state = with_question(AgentState.start(), "go")
+    seen = [compiler.epoch(state)]
     for event in events:
-        before = compiler.epoch(state)
+        before = compiler.compile(state)
         match event.split():
             case ["summary"]:
                 state = Summary("So far.", len(state.messages) // 2, len(state.messages)).save_to(state)
@@ -230,11 +257,39 @@ def test_no_epoch_begins_with_a_stale_result(name: str, events: list[str]) -> No
                 state = with_question(with_steps(state, Message.assistant("done")), "go on")
             case [tool_name, path]:
                 state = with_steps(state, call_message(tool_name, LONG, path=path))
-        shown = compiler.compile(state)
-        if compiler.epoch(state) != before:
-            assert freshness(*shown) == ["stale" if text == STUB else "fresh" for text in results(compiler, state)], (
-                f"an epoch begins after {event}"
-            )
+        shown, epoch = compiler.compile(state), compiler.epoch(state)
+        assert freshness(*shown) == ["stale" if text == STUB else "fresh" for text in results(compiler, state)], event
+        unbound = COMPILERS[name]
+        assert isinstance(unbound, CanAcceptTools)
+        assert list(unbound.with_tools(TOOLS).compile(state)) == list(shown)
+        if event == "question":
+            seen = [epoch]  # those of another execution
+        elif epoch != seen[-1]:
+            assert epoch not in seen
+            seen.append(epoch)
+        elif event != "summary":  # one of messages that all stay begins no epoch
+            assert extends(shown, before)
+
+
+@pytest.mark.parametrize("name", ["whole conversation", "current tool trace", "token window", "clear old results"])
+def test_each_message_is_read_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often results become stale, a step reads the messages that it has added."""
+    count, read = 0, StaleResults.read
+
+    def counted(results: StaleResults, message: Message) -> list[int]:
+        nonlocal count
+        count += 1
+        return read(results, message)
+
+    monkeypatch.setattr(StaleResults, "read", counted)
+    compiler = bind_with_tools(COMPILERS[name])
+    assert isinstance(compiler, CanMarkEpoch)
+    state = with_question(AgentState.start(), "go")
+    for number in range(30):
+        state = with_steps(state, call_message("read", LONG, path="ab"[number % 2]))
+        compiler.compile(state)
+        compiler.epoch(state)
+    assert count == len(state.messages) == 31
 
 
 path_lists = st.lists(st.sampled_from("abc"), min_size=1, max_size=25)

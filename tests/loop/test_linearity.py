@@ -27,7 +27,7 @@ from agentloop import (
     ToolCallingDriver,
     tool,
 )
-from agentloop.compilers import history as conversation
+from agentloop.compilers.stale import StaleResults
 from agentloop.durable import MemoryJournal
 from agentloop.loop.inbox import Inboxes
 from agentloop.models.http_client import in_process_client
@@ -145,7 +145,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     count_calls(monkeypatch, counts, requests, "_tool")
     count_calls(monkeypatch, counts, SchemaValidator, "problems")
     count_calls(monkeypatch, counts, tool_conversion, "structure")
-    count_calls(monkeypatch, counts, conversation, "stub_stale_results")
+    count_calls(monkeypatch, counts, StaleResults, "of")
     count_calls(monkeypatch, counts, serialization, "to_json")
     final, _ = execute_over_http(steps)
     calls = steps * CALLS_PER_STEP
@@ -154,7 +154,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     assert counts["_tool"] <= 1  # the spec is the tool's, and may have been encoded by a run before
     assert counts["problems"] == calls
     assert counts["structure"] == calls * 2  # each of the two parameters
-    assert counts["stub_stale_results"] == 1
+    assert counts["of"] == 1
     assert counts["to_json"] == 0
 
 
@@ -162,10 +162,10 @@ def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
     """The messages of earlier executions are compiled and encoded once in the next, however many there are."""
     earlier, _ = execute_over_http(10)
     counts: Counter[str] = Counter()
-    count_calls(monkeypatch, counts, conversation, "stub_stale_results")
+    count_calls(monkeypatch, counts, StaleResults, "of")
     count_calls(monkeypatch, counts, requests, "encode_message")
     execute_over_http(20, earlier.with_message(Message.user("Again.")))
-    assert counts["stub_stale_results"] == 1
+    assert counts["of"] == 1
     assert counts["encode_message"] == 2 + 20  # the last answer, the new question, and what each step adds
 
 
