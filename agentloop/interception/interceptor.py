@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from difflib import SequenceMatcher
 from functools import partial, partialmethod
 from types import FunctionType, MappingProxyType, MethodType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, MaybeAwaitable
+from agentloop.errors import InvalidParameter
+from agentloop.errors.hints import suggest
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     POINTS,
@@ -272,9 +274,9 @@ class FunctionInterceptor(CanIntercept, CanDeclareLimits):
         timeout: float | None = None,
         writes: Collection[str] | None = None,
     ) -> None:
-        # `before_step(check())` in place of `before_step(check)` would otherwise fail in the middle of a run.
+        # `at("before_step", check())` in place of `at("before_step", check)` would otherwise fail in the middle of a run.
         if not callable(function):
-            raise TypeError(f"{point.point_name}() takes a function, not {function!r}")
+            raise InvalidParameter(f"at({point.point_name!r}) takes a function, not {function!r:.100}")
         self._point_name = point.point_name
         self._function = function
         self._priority = priority
@@ -317,136 +319,118 @@ class FunctionInterceptor(CanIntercept, CanDeclareLimits):
         return result
 
     def __repr__(self) -> str:
-        return f"{self._point_name}({self.name}, priority={self.priority})"
+        return f"at({self._point_name!r}, {self.name}, priority={self.priority})"
 
 
-def before_execution(
-    function: Callable[[BeforeExecution], MaybeAwaitable[BeforeExecution]],
+class _Options(TypedDict, total=False):
+    """The options of `at`."""
+
+    priority: int
+    timeout: float | None
+    writes: Collection[str] | None
+
+
+_Handler: TypeAlias = Callable[[S], MaybeAwaitable[S]]
+_InferenceLayer: TypeAlias = Callable[[AroundInference, ProceedInference], Awaitable[InferenceResponse]]
+_ToolUseLayer: TypeAlias = Callable[[AroundToolUse, ProceedToolUse], Awaitable[ToolExecution]]
+F = TypeVar("F", bound=Callable[..., Any])
+_Decorator: TypeAlias = Callable[[F], CanIntercept]
+
+
+@overload
+def at(point: Literal["before_execution"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[BeforeExecution]]: ...
+@overload
+def at(
+    point: Literal["before_execution"], function: _Handler[BeforeExecution], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["before_step"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[BeforeStep]]: ...
+@overload
+def at(
+    point: Literal["before_step"], function: _Handler[BeforeStep], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["before_inference"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[BeforeInference]]: ...
+@overload
+def at(
+    point: Literal["before_inference"], function: _Handler[BeforeInference], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["around_inference"], /, **options: Unpack[_Options]) -> _Decorator[_InferenceLayer]: ...
+@overload
+def at(
+    point: Literal["around_inference"], function: _InferenceLayer, /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["after_inference"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[AfterInference]]: ...
+@overload
+def at(
+    point: Literal["after_inference"], function: _Handler[AfterInference], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["before_tool_use"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[BeforeToolUse]]: ...
+@overload
+def at(
+    point: Literal["before_tool_use"], function: _Handler[BeforeToolUse], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["around_tool_use"], /, **options: Unpack[_Options]) -> _Decorator[_ToolUseLayer]: ...
+@overload
+def at(point: Literal["around_tool_use"], function: _ToolUseLayer, /, **options: Unpack[_Options]) -> CanIntercept: ...
+@overload
+def at(point: Literal["after_tool_use"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[AfterToolUse]]: ...
+@overload
+def at(
+    point: Literal["after_tool_use"], function: _Handler[AfterToolUse], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["after_step"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[AfterStep]]: ...
+@overload
+def at(point: Literal["after_step"], function: _Handler[AfterStep], /, **options: Unpack[_Options]) -> CanIntercept: ...
+@overload
+def at(point: Literal["on_stop"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[OnStop]]: ...
+@overload
+def at(point: Literal["on_stop"], function: _Handler[OnStop], /, **options: Unpack[_Options]) -> CanIntercept: ...
+@overload
+def at(point: Literal["after_execution"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[AfterExecution]]: ...
+@overload
+def at(
+    point: Literal["after_execution"], function: _Handler[AfterExecution], /, **options: Unpack[_Options]
+) -> CanIntercept: ...
+@overload
+def at(point: Literal["on_error"], /, **options: Unpack[_Options]) -> _Decorator[_Handler[OnError]]: ...
+@overload
+def at(point: Literal["on_error"], function: _Handler[OnError], /, **options: Unpack[_Options]) -> CanIntercept: ...
+def at(
+    point: object,
+    function: Callable[..., Any] | None = None,
+    /,
     *,
     priority: int = 0,
     timeout: float | None = None,
     writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function when an execution has started."""
-    return FunctionInterceptor(BeforeExecution, function, priority, timeout, writes)
+) -> CanIntercept | _Decorator[Callable[..., Any]]:
+    """Make an interceptor of a function that is called at one point: `at("before_step", function)`, or `@at("before_step")` above it.
+
+    Args:
+        point: the name of the point, which is also the name of its method in `Interceptor`.
+        function: plain or async; receives what that method receives, and returns what it returns.
+        priority: higher runs first on the way in and last on the way out.
+        timeout: the seconds that the function may take if it is async; None for no limit.
+        writes: the paths that the function may change, such as `request.system_prompt`; None for all.
+
+    Raises:
+        InvalidParameter: no point has this name, or `function` is not a function.
+    """
+    if not isinstance(point, str) or (kind := POINTS.get(point)) is None:
+        raise InvalidParameter(_unknown_point(point))
+    if function is None:
+        return lambda decorated: FunctionInterceptor(kind, decorated, priority, timeout, writes)
+    return FunctionInterceptor(kind, function, priority, timeout, writes)
 
 
-def before_step(
-    function: Callable[[BeforeStep], MaybeAwaitable[BeforeStep]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function before each step."""
-    return FunctionInterceptor(BeforeStep, function, priority, timeout, writes)
-
-
-def before_inference(
-    function: Callable[[BeforeInference], MaybeAwaitable[BeforeInference]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function before each inference."""
-    return FunctionInterceptor(BeforeInference, function, priority, timeout, writes)
-
-
-def around_inference(
-    function: Callable[[AroundInference, ProceedInference], Awaitable[InferenceResponse]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Wrap each inference in the function."""
-    return FunctionInterceptor(AroundInference, function, priority, timeout, writes)
-
-
-def after_inference(
-    function: Callable[[AfterInference], MaybeAwaitable[AfterInference]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function after each inference."""
-    return FunctionInterceptor(AfterInference, function, priority, timeout, writes)
-
-
-def before_tool_use(
-    function: Callable[[BeforeToolUse], MaybeAwaitable[BeforeToolUse]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function before each tool call."""
-    return FunctionInterceptor(BeforeToolUse, function, priority, timeout, writes)
-
-
-def around_tool_use(
-    function: Callable[[AroundToolUse, ProceedToolUse], Awaitable[ToolExecution]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Wrap each tool call in the function."""
-    return FunctionInterceptor(AroundToolUse, function, priority, timeout, writes)
-
-
-def after_tool_use(
-    function: Callable[[AfterToolUse], MaybeAwaitable[AfterToolUse]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function after each tool call."""
-    return FunctionInterceptor(AfterToolUse, function, priority, timeout, writes)
-
-
-def after_step(
-    function: Callable[[AfterStep], MaybeAwaitable[AfterStep]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function after each step."""
-    return FunctionInterceptor(AfterStep, function, priority, timeout, writes)
-
-
-def on_stop(
-    function: Callable[[OnStop], MaybeAwaitable[OnStop]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function when the execution is about to stop."""
-    return FunctionInterceptor(OnStop, function, priority, timeout, writes)
-
-
-def after_execution(
-    function: Callable[[AfterExecution], MaybeAwaitable[AfterExecution]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function when the execution has stopped."""
-    return FunctionInterceptor(AfterExecution, function, priority, timeout, writes)
-
-
-def on_error(
-    function: Callable[[OnError], MaybeAwaitable[OnError]],
-    *,
-    priority: int = 0,
-    timeout: float | None = None,
-    writes: Collection[str] | None = None,
-) -> CanIntercept:
-    """Call the function when something other than a tool has failed."""
-    return FunctionInterceptor(OnError, function, priority, timeout, writes)
+def _unknown_point(point: object) -> str:
+    if isinstance(point, str):
+        return f"there is no point {point!r:.100}{suggest(point, POINTS)}; the points are {', '.join(POINTS)}"
+    name = getattr(point, "point_name", None) or next(iter(POINTS))
+    return f"at() takes the name of a point first, such as at({name!r}), not {point!r:.100}"

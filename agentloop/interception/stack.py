@@ -115,7 +115,7 @@ class InterceptorStack(Value, CanIntercept):
             if not isinstance(interceptor, CanIntercept):
                 raise TypeError(
                     f"{interceptor!r} is not an interceptor; subclass Interceptor, or wrap a function as in "
-                    "before_step(function)"
+                    "at('before_step', function)"
                 )
             if isinstance(interceptor.priority, bool) or not isinstance(interceptor.priority, int | float):
                 raise ConfigurationError(

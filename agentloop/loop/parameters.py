@@ -153,7 +153,7 @@ def as_interceptors(interceptors: object) -> tuple[CanIntercept, ...]:
 def _as_interceptor(item: object) -> CanIntercept:
     remedy = ""
     if isinstance(item, FunctionType):
-        remedy = "wrap a function as in before_step(function)"
+        remedy = "wrap a function as in at('before_step', function)"
     elif isinstance(item, list | tuple):
         remedy = "pass its items one by one, with a * before the list"
     return require("an interceptor", item, CanIntercept, "an object of a subclass of Interceptor", remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
-from agentloop.interception import AfterToolUse, after_tool_use
+from agentloop.interception import AfterToolUse, at
 
 
 @tool(effect="pure")
@@ -25,7 +25,7 @@ model = ScriptedInference(
 loop = AgentLoop.for_model(
     model,
     tools=[suggest],
-    interceptors=[after_tool_use(remember, writes={"state.context.metadata.seen"})],
+    interceptors=[at("after_tool_use", remember, writes={"state.context.metadata.seen"})],
     provenance="values",
 )
 print("the model sees:", *suggest.spec.parameters["properties"])

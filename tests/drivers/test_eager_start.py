@@ -28,7 +28,7 @@ from agentloop.interception import (
     ProceedToolUse,
     RequireApproval,
     StepLimit,
-    before_tool_use,
+    at,
 )
 from agentloop.policies import (
     Budget,
@@ -373,7 +373,7 @@ def never(_: BeforeToolUse) -> bool:
         (OnceAllowed(), True),
         (Stricter(), False),
         (AllowedRetry(), False),
-        (before_tool_use(lambda point: point), False),
+        (at("before_tool_use", lambda point: point), False),
         (Permissions(deny=["look"]), False),
         (RequireApproval("look"), False),
         (StepLimit(3), True),

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, ReActDriver, ScriptedInference, ToolCallingDriver
-from agentloop.interception import before_inference
+from agentloop.interception import at
 from agentloop.tools import tool
 from agentloop.values import FinishReason, InferenceResponse, ToolCall, ToolChoice
 from agentloop.values.points import BeforeInference
@@ -67,6 +67,6 @@ async def test_a_call_that_the_request_does_not_allow_does_not_run(
     elif why != "left out":
         choice = ToolChoice.none() if why == "none" else ToolChoice.specific("look")
         driver = evolve(driver, tool_choice=choice)
-    interceptors = [before_inference(_without_pay)] if why == "left out" else []
+    interceptors = [at("before_inference", _without_pay)] if why == "left out" else []
     await AgentLoop(driver, [pay, look], interceptors=interceptors, max_steps=2).execute("Look around.")
     assert paid == []

@@ -12,7 +12,7 @@ from agentloop.durable import MemoryJournal
 from agentloop.durable.chain import record_hash
 from agentloop.durable.deltas import apply_state_delta, state_delta
 from agentloop.durable.fold import fold_records
-from agentloop.interception import RequireApproval, after_step
+from agentloop.interception import RequireApproval, at
 from agentloop.testing import Ledger, toy_tools
 from agentloop.testing.strategies import json_objects
 from agentloop.values import JsonObject, approve, to_json
@@ -45,7 +45,7 @@ def noting_loop(journal: MemoryJournal, *lines: ToolCall | str) -> AgentLoop:
     return AgentLoop.for_model(
         ScriptedInference(*lines),
         tools=toy_tools(Ledger()),
-        interceptors=[after_step(count), RequireApproval("plain")],
+        interceptors=[at("after_step", count), RequireApproval("plain")],
         journal=journal,
     )
 

@@ -13,7 +13,7 @@ import pytest
 from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.durable import ForkPolicy, MemoryJournal, SqliteJournal, replay
 from agentloop.errors import JournalConflict, JournalError, UnknownExecution
-from agentloop.interception import RequireApproval, after_step
+from agentloop.interception import RequireApproval, at
 from agentloop.models import RunProgram
 from agentloop.policies import Budget, Guardrails
 from agentloop.testing import CrashableJournal
@@ -127,7 +127,7 @@ async def test_what_was_used_and_changed_before_the_fork_counts_in_it() -> None:
         tools = [agent.as_tool("agent", "Looks.", budget_share=1.0)]
         layers = [
             Budget(steps=6, wrap_up=0),
-            after_step(lambda point: point.with_state(point.state.with_metadata(steps=point.state.step_count))),
+            at("after_step", lambda point: point.with_state(point.state.with_metadata(steps=point.state.step_count))),
         ]
         driver = ToolCallingDriver(Model(*[[("agent", {"task": f"{task} {number}"})] for number in range(4)]))
         return AgentLoop(driver, tools, interceptors=layers, journal=journal, provenance="values")

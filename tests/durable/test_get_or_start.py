@@ -15,7 +15,7 @@ from agentloop.contracts import CanIntercept
 from agentloop.durable import MemoryJournal, open_journal
 from agentloop.durable.journal import Journal
 from agentloop.errors import ConfigurationError, DecisionError, JournalConflict
-from agentloop.interception import BeforeExecution, RequireApproval, before_execution
+from agentloop.interception import BeforeExecution, RequireApproval, at
 from agentloop.testing import CrashableJournal
 from agentloop.values import AgentState, InferenceRequest, InferenceResponse, approve
 from tests.durable.processes import ROOT
@@ -167,7 +167,7 @@ async def test_an_execution_begins_once() -> None:
     for count in range(len(kinds)):
         begun.clear()
         crashed = await journal.after_crash(count)
-        await _loop(crashed, [], interceptors=[before_execution(note)]).get_or_start("Work.", "e")
+        await _loop(crashed, [], interceptors=[at("before_execution", note)]).get_or_start("Work.", "e")
         assert begun == ([] if "step_completed" in kinds[:count] else ["e"])
 
 

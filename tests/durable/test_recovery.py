@@ -23,7 +23,7 @@ from agentloop.errors import (
     UnknownExecution,
 )
 from agentloop.events import InferenceReused, ProtocolMonitor, ToolCallIntentKept, ToolCallRecovered
-from agentloop.interception import AfterStep, BeforeToolUse, RequireApproval, before_tool_use
+from agentloop.interception import AfterStep, BeforeToolUse, RequireApproval, at
 from agentloop.testing import CrashableJournal
 from agentloop.values import (
     Effect,
@@ -284,7 +284,7 @@ async def test_a_started_call_resumes_with_its_recorded_arguments() -> None:
             raise OSError("down")
 
     outcome = next(r.sequence for r in records if r.kind is RecordKind.CALL_OUTCOME and "paid 1" in r.body)
-    for interceptor in (before_tool_use(change), before_tool_use(block), RequireApproval("pay")):
+    for interceptor in (at("before_tool_use", change), at("before_tool_use", block), RequireApproval("pay")):
         world, kept_intents = ToolLedger(), list[ToolCallIntentKept]()
         loop = loop_for(world, await truncate(journal, "run", outcome), interceptors=[interceptor])
         loop.on(ToolCallIntentKept, kept_intents.append)

@@ -38,9 +38,7 @@ from agentloop.interception import (
     BeforeStep,
     CancellationToken,
     RequireApproval,
-    after_step,
-    after_tool_use,
-    before_step,
+    at,
 )
 from agentloop.loop import handed_over_by
 from agentloop.testing import CrashableJournal, Ledger, toy_tools
@@ -127,7 +125,7 @@ async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_infer
     outcome = next(record.sequence for record in records if record.kind is RecordKind.CALL_OUTCOME)
     other = ModelWithSecret("?", "done")
     remaining = await truncate(journal, "run", outcome)
-    loop = AgentLoop(ToolCallingDriver(other), [pay], journal=remaining, interceptors=[after_step(note)])
+    loop = AgentLoop(ToolCallingDriver(other), [pay], journal=remaining, interceptors=[at("after_step", note)])
     state = await loop.recover("run")
     assert runs == {1: 1, 2: 1}
     statuses = {execution.arguments["n"]: execution.status for execution in state.steps[0].executions}
@@ -243,7 +241,7 @@ async def test_an_outcome_that_its_interceptors_have_not_seen_does_not_get_into_
         raise ConnectionError("no luck")
 
     journal, token = CrashableJournal(), CancellationToken()
-    mask = after_tool_use(lambda point: point.with_value("***"))
+    mask = at("after_tool_use", lambda point: point.with_value("***"))
     loop = AgentLoop(ToolCallingDriver(Model([("look", {})], "Done.")), [look], interceptors=[mask], journal=journal)
     assert (await loop.execute("go", execution_id="run")).steps[0].executions[0].value == "***"
     count = [record.kind for record in journal.appended].index(RecordKind.CALL_OUTCOME) + 1
@@ -253,7 +251,7 @@ async def test_an_outcome_that_its_interceptors_have_not_seen_does_not_get_into_
         await stop_execution(crashed, "run", "enough")
         state = await crashed.state("run")
     else:
-        layer = token if end == "token" else before_step(fail)
+        layer = token if end == "token" else at("before_step", fail)
         state = await loop.with_journal(crashed).with_interceptors(layer).recover("run")
     assert state.status.is_terminal
     assert b"hunter2" not in to_json(state)

@@ -9,7 +9,7 @@ import pytest
 from agentloop import AgentLoop, TimeLimit, ToolCallingDriver, ToolContext, tool
 from agentloop.durable import MemoryJournal
 from agentloop.durable.fold import fold_records
-from agentloop.interception import BeforeToolUse, RequireApproval, before_tool_use
+from agentloop.interception import BeforeToolUse, RequireApproval, at
 from agentloop.testing import CrashableJournal, ManualClock
 from agentloop.values import (
     Decision,
@@ -94,7 +94,7 @@ def loop_with_agent(journal: MemoryJournal, asked: list[str]) -> AgentLoop:
 
     clerk = AgentLoop.for_model(Clerk("Used.")).as_tool("clerk", "Works.")
     model = Model([("clerk", {"task": "Use it."})], "Done.")
-    return AgentLoop.for_model(model, tools=[clerk], journal=journal, interceptors=[before_tool_use(insert)])
+    return AgentLoop.for_model(model, tools=[clerk], journal=journal, interceptors=[at("before_tool_use", insert)])
 
 
 async def test_an_agent_continues_from_its_own_records_although_its_task_is_masked() -> None:

@@ -12,7 +12,7 @@ from agentloop.durable import MemoryJournal, replay
 from agentloop.durable.deltas import is_same_json
 from agentloop.durable.fold import fold_records
 from agentloop.durable.fork_effects import is_same_call
-from agentloop.interception import after_step
+from agentloop.interception import at
 from agentloop.values import ToolCall, freeze, to_json
 from agentloop.values.points import AfterStep
 from tests.durable.replaying.bench import loop_of
@@ -57,7 +57,7 @@ def loop_with_flag(first: object, later: object, journal: MemoryJournal | None =
         metadata = state.context.metadata.plus(flag=first if state.step_count == 1 else later)
         return point.with_state(evolve(state, context=evolve(state.context, metadata=metadata)))
 
-    return loop_of(journal=journal, interceptors=[after_step(flag)])
+    return loop_of(journal=journal, interceptors=[at("after_step", flag)])
 
 
 @pytest.mark.parametrize(("value", "other"), EQUAL_VALUES)

@@ -6,7 +6,7 @@ import pytest
 from toolkits.todo import METADATA_KEY, todo, todo_items
 
 from agentloop import AgentState, from_json, to_json
-from agentloop.interception import after_tool_use, before_tool_use
+from agentloop.interception import at
 from agentloop.values import ToolStatus
 from tests.toolkits.running import executions, run_calls, scripted_loop
 
@@ -71,8 +71,8 @@ async def test_a_call_that_did_not_succeed_changes_nothing() -> None:
         "there is no item 2; there is 1",
     ]
     assert tasks(first) == [(1, "a", "open")]
-    blocking = before_tool_use(lambda point: point.block("no"))
-    replacing = after_tool_use(lambda point: point.with_value("done"))
+    blocking = at("before_tool_use", lambda point: point.block("no"))
+    replacing = at("after_tool_use", lambda point: point.with_value("done"))
     for interceptor in (blocking, replacing):
         state = await run_calls([todo()], ("add_todos", {"tasks": ["a"]}), interceptors=[interceptor])
         assert tasks(state) == []

@@ -15,7 +15,7 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanIntercept, Tool, ToolPolicy
-from agentloop.interception import before_step
+from agentloop.interception import at
 from agentloop.testing import ExecutorBench, Ledger, ToyTool, run_in_virtual_time, toy_call
 from agentloop.values import ExecutionStatus, ToolExecution, ToolStatus
 from agentloop.values.points import BeforeStep
@@ -271,7 +271,7 @@ def test_an_ordering_key_that_is_not_text_fails_only_its_call() -> None:
 def test_an_execution_fails_with_an_error_that_cannot_be_printed() -> None:
     """The error is in the state, whether the driver or an interceptor raised it."""
 
-    @before_step
+    @at("before_step")
     def broken(point: BeforeStep) -> BeforeStep:
         raise UnprintableError
 

@@ -14,7 +14,7 @@ from agentloop.contracts.tool import CanCallTools, CanContinueCall, InnerCalls, 
 from agentloop.durable import MemoryJournal
 from agentloop.errors import CallSuspended
 from agentloop.events import AbandonedToolCallEnded, ToolCallAbandoned
-from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse, before_tool_use
+from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse, at
 from agentloop.testing import CrashableJournal, ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
 from agentloop.values import ExecutionStatus, RecordKind, ToolCalls, ToolExecution, ToolStatus, approve, deny
@@ -395,7 +395,9 @@ async def test_a_tool_with_a_masked_argument_makes_no_calls_again() -> None:
     def loop_for(journal: MemoryJournal) -> AgentLoop:
         script = Script(lambda: [[ToolCall("", "pay", f'{{"n": {n}}}')] for n in range(2)])
         model = Model([("script", {})], "done")
-        return AgentLoop.for_model(model, tools=[script, pay], journal=journal, interceptors=[before_tool_use(insert)])
+        return AgentLoop.for_model(
+            model, tools=[script, pay], journal=journal, interceptors=[at("before_tool_use", insert)]
+        )
 
     journal = MaskingJournal()
     await loop_for(journal).execute("go", execution_id="run")

@@ -23,14 +23,7 @@ from agentloop.events import (
     ToolCallProgressed,
     ToolCallRecovered,
 )
-from agentloop.interception import (
-    AfterToolUse,
-    AroundToolUse,
-    BeforeToolUse,
-    ProceedToolUse,
-    around_tool_use,
-    before_tool_use,
-)
+from agentloop.interception import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse, at
 from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
     ExecutionHead,
@@ -336,7 +329,7 @@ def test_calls_that_are_not_resumed_any_more_are_settled_by_their_records(
         await loop_with(journal).execute("go", execution_id="run")
         crashed = await journal.after_crash(place_of(journal, RecordKind.CALL_OUTCOME))
         bus.on(ToolCallIntentKept, fail)
-        block = before_tool_use(lambda point: point.block("not today"))
+        block = at("before_tool_use", lambda point: point.block("not today"))
         state = await loop_with(crashed, interceptors=[block], events=bus).recover("run")
         return state, keys_of(await crashed.read("run"))
 
@@ -443,7 +436,9 @@ async def test_a_repeated_call_that_does_not_run_again_may_have_run_before_the_i
 
     reconcile = None if found is None else (lambda n: found)
     journal = await interrupted(RecordKind.CALL_INTENT, tool(effect=effect)(pay))
-    loop = loop_for(journal, tool(effect=effect, reconcile=reconcile)(pay), interceptors=[around_tool_use(instead)])
+    loop = loop_for(
+        journal, tool(effect=effect, reconcile=reconcile)(pay), interceptors=[at("around_tool_use", instead)]
+    )
     (execution,) = (await loop.recover("run")).steps[0].executions
     assert not execution.succeeded
     assert execution.may_have_run is may_have_run
@@ -462,7 +457,7 @@ async def test_an_agent_that_is_not_continued_may_have_had_effects_before_the_in
     journal = CrashableJournal()
     await loop_with_agent(journal).execute("go", execution_id="run")
     crashed = await journal.after_crash(place_of(journal, RecordKind.CALL_OUTCOME))
-    state = await loop_with_agent(crashed, interceptors=[around_tool_use(fail)]).recover("run")
+    state = await loop_with_agent(crashed, interceptors=[at("around_tool_use", fail)]).recover("run")
     (execution,) = state.steps[0].executions
     assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
 
@@ -508,7 +503,7 @@ async def test_an_event_says_what_an_interceptor_would_have_made_of_a_call_that_
 ) -> None:
     """The call is resumed as it was recorded, also if the execution is to stop, which it does after the step."""
     idempotent, kept = tool(effect="idempotent")(pay), list[ToolCallIntentKept]()
-    loop = loop_for(await interrupted(kind, idempotent), idempotent, interceptors=[before_tool_use(before)])
+    loop = loop_for(await interrupted(kind, idempotent), idempotent, interceptors=[at("before_tool_use", before)])
     loop.wiretap(ProtocolMonitor())
     loop.on(ToolCallIntentKept, kept.append)
     state = await loop.recover("run")

@@ -54,7 +54,7 @@ from agentloop.events import (
     ToolDefinitionChanged,
 )
 from agentloop.events.bus import JoinedBus
-from agentloop.interception import CancellationToken, after_tool_use, around_tool_use, before_tool_use
+from agentloop.interception import CancellationToken, at
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import bind_executor
 from agentloop.policies import Deadline, Resilience, TimeLimit
@@ -765,7 +765,7 @@ def test_an_error_that_an_interceptor_failed_to_mask_is_dropped(error: Exception
     def fail(_: AfterToolUse) -> AfterToolUse:
         raise error
 
-    bench = ExecutorBench([leak], interceptors=[after_tool_use(fail)])
+    bench = ExecutorBench([leak], interceptors=[at("after_tool_use", fail)])
     try:
         (outcome,) = run_in_virtual_time(bench.run(ToolCall("", "leak")))
     except BatchInterrupted as interrupted:
@@ -782,9 +782,9 @@ def test_a_value_of_an_interceptor_between_two_that_fail_is_dropped() -> None:
         raise ValueError("broken")
 
     layers = [
-        after_tool_use(fail, priority=0),
-        after_tool_use(lambda point: point.with_value("card 4111"), priority=5),
-        after_tool_use(fail, priority=10),
+        at("after_tool_use", fail, priority=0),
+        at("after_tool_use", lambda point: point.with_value("card 4111"), priority=5),
+        at("after_tool_use", fail, priority=10),
     ]
     with pytest.raises(BatchInterrupted) as caught:
         run_in_virtual_time(ExecutorBench(toy_tools(Ledger()), interceptors=layers).run(toy_call("echo", 1)))
@@ -1487,7 +1487,7 @@ def test_the_error_of_a_coroutine_that_a_cancelled_batch_has_left_behind_is_repo
     async def pass_on(_: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         return await proceed()
 
-    bench = ExecutorBench([stubborn], interceptors=[around_tool_use(pass_on)] if around else [])
+    bench = ExecutorBench([stubborn], interceptors=[at("around_tool_use", pass_on)] if around else [])
 
     async def run() -> None:
         await cancelled(bench, ToolCall("", "stubborn"))
@@ -1552,7 +1552,7 @@ def test_a_defect_of_what_prepares_arguments_is_logged_with_its_traceback_and_a_
         seen.append(point.exception)
         return point
 
-    bench = ExecutorBench([Picky(error)], interceptors=[after_tool_use(note)])
+    bench = ExecutorBench([Picky(error)], interceptors=[at("after_tool_use", note)])
     with caplog.at_level("WARNING", "agentloop.tools"):
         (execution,) = run_in_virtual_time(bench.run(ToolCall("", "picky")))
     is_defect = status is ToolStatus.FAILED
@@ -1818,7 +1818,7 @@ def test_a_call_that_becomes_one_of_a_changed_tool_waits_for_a_decision() -> Non
     def redirect(point: BeforeToolUse) -> BeforeToolUse:
         return point.with_call(ToolCall(point.call.id, "foreign")) if point.call.name == "echo" else point
 
-    bench = ExecutorBench([*toy_tools(Ledger()), Foreign()], interceptors=[before_tool_use(redirect)])
+    bench = ExecutorBench([*toy_tools(Ledger()), Foreign()], interceptors=[at("before_tool_use", redirect)])
     done = run_in_virtual_time(bench.run(toy_call("echo", 1)))
     (pending,) = done.pending
     assert (pending.call.name, pending.waits_for, pending.definition) == ("foreign", "", "new")
@@ -1895,10 +1895,10 @@ async def just_proceed(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExe
 TEN_YEARS = 10 * 365 * 86_400  # the state of a bench began at another time than its clock
 LAYERS: dict[str, Callable[[], list[CanIntercept]]] = {
     "none": list,
-    "a timeout of an interceptor": lambda: [around_tool_use(just_proceed, timeout=900)],
+    "a timeout of an interceptor": lambda: [at("around_tool_use", just_proceed, timeout=900)],
     "a time limit": lambda: [TimeLimit(TEN_YEARS)],
     "a token": lambda: [CancellationToken()],
-    "all": lambda: [CancellationToken(), TimeLimit(TEN_YEARS), around_tool_use(just_proceed, timeout=900)],
+    "all": lambda: [CancellationToken(), TimeLimit(TEN_YEARS), at("around_tool_use", just_proceed, timeout=900)],
 }
 
 
@@ -2020,7 +2020,7 @@ def test_every_call_of_a_cancelled_batch_has_one_event_however_slow_interceptors
     def suspend(point: BeforeToolUse) -> BeforeToolUse:
         return point.suspend("ask") if point.arguments["value"] in suspended else point
 
-    interceptors = [Watchful(100), before_tool_use(suspend)]
+    interceptors = [Watchful(100), at("before_tool_use", suspend)]
     bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=20), interceptors=interceptors)
     done = run_in_virtual_time(cancelled(bench, *[toy_call("echo", number, seconds=5) for number in range(5)]))
     assert {call.call.arguments["value"] for call in done.pending} == suspended

@@ -24,7 +24,7 @@ from agentloop import (
 )
 from agentloop.errors import DecisionError
 from agentloop.events import EventBus
-from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
+from agentloop.interception import BeforeToolUse, RequireApproval, Rule, at
 from agentloop.testing import Ledger, toy_tools
 from agentloop.toolkits import Ensemble
 from agentloop.values import (
@@ -154,7 +154,7 @@ async def test_what_a_decision_does(decision: Decision, status: str, text: str, 
 async def test_the_call_that_was_shown_runs() -> None:
     """Changes that other interceptors made before the decision are not repeated after it."""
     ledger = Ledger()
-    double = before_tool_use(lambda point: point.with_arguments({"value": point.arguments["value"] * 2}))
+    double = at("before_tool_use", lambda point: point.with_arguments({"value": point.arguments["value"] * 2}))
     loop = create_loop(("echo", 3), interceptors=[double, RequireApproval()], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     assert state.pending[0].call.arguments == {"value": 6}
@@ -173,7 +173,7 @@ async def test_a_call_that_changes_after_the_decision_is_suspended_again() -> No
         return point.with_arguments({"value": min(point.arguments["value"], 10)})
 
     loop = create_loop(
-        ("echo", 30), interceptors=[RequireApproval(), before_tool_use(limit_value, priority=-950)], ledger=ledger
+        ("echo", 30), interceptors=[RequireApproval(), at("before_tool_use", limit_value, priority=-950)], ledger=ledger
     )
     state = await loop.execute("go", execution_id="run")
     assert state.pending[0].call.arguments == {"value": 30}
@@ -190,7 +190,7 @@ async def test_a_call_that_changes_after_the_decision_is_suspended_again() -> No
 async def test_a_call_that_changes_on_its_way_needs_the_approval_of_what_it_has_become() -> None:
     """A call that needs none as the model made it does not run without one after an inner interceptor has changed it."""
     ledger = Ledger()
-    raise_value = before_tool_use(lambda point: point.with_arguments({"value": 30}), priority=-950)
+    raise_value = at("before_tool_use", lambda point: point.with_arguments({"value": 30}), priority=-950)
     approval = RequireApproval([lambda point: bool(point.arguments["value"] > 10)])
     loop = create_loop(("echo", 3), interceptors=[approval, raise_value], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
@@ -281,7 +281,7 @@ async def test_what_an_interceptor_made_of_a_call_is_shown_as_it_runs(value: str
     def suspend(point: BeforeToolUse) -> BeforeToolUse:
         return point if point.decision else point.with_arguments({"value": value}).suspend("look at it")
 
-    loop = create_loop(("echo", 3), interceptors=[before_tool_use(suspend)], ledger=ledger)
+    loop = create_loop(("echo", 3), interceptors=[at("before_tool_use", suspend)], ledger=ledger)
     state = await loop.execute("go", execution_id="run")
     assert [call.call.arguments for call in state.pending] == ([] if shown is None else [{"value": shown}])
     if shown is None:

@@ -44,9 +44,7 @@ from agentloop.interception import (
     Rule,
     StopOnRepeatedCalls,
     ToolSelection,
-    after_step,
-    after_tool_use,
-    before_inference,
+    at,
 )
 from agentloop.policies import EgressApproval, Guardrails, PriceTable, SummarizeHistory
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
@@ -115,7 +113,7 @@ def test_a_limit_that_is_not_reached_does_nothing() -> None:
 
 def test_a_requested_continuation_does_not_override_a_limit() -> None:
     """An execution with a request for continuation after each step still stops at the limit."""
-    insist = after_step(lambda point: point.request_continuation())
+    insist = at("after_step", lambda point: point.request_continuation())
     state = run_script(*["not yet"] * 9, interceptors=[insist], max_steps=3)
     assert status_and_reason(state) == ("stopped", "step_limit")
     assert state.step_count == 3
@@ -188,7 +186,7 @@ def test_a_finish_reason_stops_softly() -> None:
         "stopped",
         "finish_reason",
     )
-    insist = after_step(lambda point: point.request_continuation() if point.state.step_count == 1 else point)
+    insist = at("after_step", lambda point: point.request_continuation() if point.state.step_count == 1 else point)
     assert status_and_reason(run_script(truncated, "more", interceptors=[StopOnFinishReason(), insist])) == (
         "completed",
         "completed",
@@ -275,7 +273,7 @@ def test_the_audit_log_has_a_line_of_a_call_at_which_another_interceptor_fails(p
         raise ValueError("no luck")
 
     lines, ledger = list[Any](), Ledger()
-    layers = [AuditLog(lines.append), after_tool_use(fail, priority=priority)]
+    layers = [AuditLog(lines.append), at("after_tool_use", fail, priority=priority)]
     run_script([toy_call("echo", 1), toy_call("echo", 2)], "done", interceptors=layers, ledger=ledger)
     assert ledger.values == [1, 2]
     assert [line["key"][-3:] for line in lines] == ["1/0", "1/1"]
@@ -375,7 +373,7 @@ def test_a_request_is_not_sent_after_a_cancellation() -> None:
         token.cancel("just in time")
         return point
 
-    state = AgentLoop(ToolCallingDriver(model), interceptors=[token, before_inference(cancel)]).execute_sync("go")
+    state = AgentLoop(ToolCallingDriver(model), interceptors=[token, at("before_inference", cancel)]).execute_sync("go")
     assert status_and_reason(state) == ("stopped", "user_requested")
     assert not model.requests
 

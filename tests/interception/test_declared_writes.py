@@ -39,12 +39,7 @@ from agentloop.interception import (
     ProceedToolUse,
     StepLimit,
     ToolSelection,
-    after_tool_use,
-    around_inference,
-    around_tool_use,
-    before_step,
-    before_tool_use,
-    on_error,
+    at,
 )
 from agentloop.policies import Guardrails, PrefixGuard, ReplaceAnswer
 from agentloop.testing import CountingIds, InterceptorKit, LawViolation, Ledger, ManualClock, toy_call, toy_tools
@@ -176,7 +171,7 @@ def test_the_account_leads_from_the_first_state_to_the_last(writes: list[tuple[s
                 return point.with_state(state.with_extension("mine", value))
             return point.with_state(state.with_metadata(**{name: value}))
 
-        return before_step(write)
+        return at("before_step", write)
 
     point = BeforeStep(STATE_POINTS[0].state)
     stack = InterceptorStack.of([create_layer(*write) for write in writes], provenance=Provenance.VALUES)
@@ -209,7 +204,9 @@ def create_loop(*interceptors: CanIntercept, **parts: Any) -> tuple[AgentLoop, L
 
 def test_a_call_that_was_changed_without_declaration_does_not_run() -> None:
     """At a guarding point an undeclared change fails closed (law 11): neither the old nor the new call runs."""
-    loop, ledger = create_loop(before_tool_use(lambda point: point.with_arguments({"value": 2}), writes={"verdict"}))
+    loop, ledger = create_loop(
+        at("before_tool_use", lambda point: point.with_arguments({"value": 2}), writes={"verdict"})
+    )
     state = loop.execute_sync("go")
     assert not ledger.calls
     assert state.status is ExecutionStatus.FAILED
@@ -228,10 +225,10 @@ def test_an_undeclared_outcome_is_not_used() -> None:
         return point.succeed("forged")
 
     lying = [
-        (around_tool_use(replace, writes=()), "outcome.value at around_tool_use"),
-        (around_tool_use(invent, writes={"outcome.content"}), "outcome at around_tool_use"),
+        (at("around_tool_use", replace, writes=()), "outcome.value at around_tool_use"),
+        (at("around_tool_use", invent, writes={"outcome.content"}), "outcome at around_tool_use"),
         (
-            after_tool_use(lambda point: point.with_value("forged"), writes={"execution.error"}),
+            at("after_tool_use", lambda point: point.with_value("forged"), writes={"execution.error"}),
             "execution.value at after",
         ),
     ]
@@ -239,7 +236,7 @@ def test_an_undeclared_outcome_is_not_used() -> None:
         state = create_loop(interceptor)[0].execute_sync("go")
         assert message in state.errors[-1].message
         assert state.steps[0].executions[0].value is None
-    honest = create_loop(around_tool_use(replace, writes={"outcome.value"}))[0].execute_sync("go")
+    honest = create_loop(at("around_tool_use", replace, writes={"outcome.value"}))[0].execute_sync("go")
     assert honest.steps[0].executions[0].value == "forged"
 
 
@@ -262,7 +259,7 @@ async def shout(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
 
 def test_the_state_says_who_changed_what() -> None:
     """With `provenance`, the state has each change with its interceptor and point, also of outcomes, and `explain` shows them."""
-    loop, _ = create_loop(Mask(), Tag(), around_tool_use(shout), provenance="values")
+    loop, _ = create_loop(Mask(), Tag(), at("around_tool_use", shout), provenance="values")
     state = loop.execute_sync("go")
     assert [(write.interceptor, write.point, write.steps, write.change) for write in state.interceptor_writes] == [
         ("Tag", "before_step", 0, FieldChange("state.context.metadata.user", None, '"Ada"')),
@@ -288,7 +285,7 @@ def test_digests_do_not_show_what_was_masked() -> None:
 
 def test_events_name_the_changed_paths() -> None:
     """Without provenance, the events have the paths alone, and the state has nothing."""
-    loop, _ = create_loop(Mask(), Tag(), around_tool_use(shout))
+    loop, _ = create_loop(Mask(), Tag(), at("around_tool_use", shout))
     events: list[InterceptorRan] = []
     loop.on(InterceptorRan, events.append)
     state = loop.execute_sync("go")
@@ -306,7 +303,7 @@ def test_the_account_does_not_depend_on_listeners(provenance: Provenance) -> Non
     """Watching changes nothing (law 8): the states of a watched and of an unwatched run are equal."""
     states = []
     for is_watched in (False, True):
-        loop, _ = create_loop(Mask(), Tag(), around_tool_use(shout), provenance=provenance)
+        loop, _ = create_loop(Mask(), Tag(), at("around_tool_use", shout), provenance=provenance)
         if is_watched:
             loop.wiretap(lambda event: None)
         states.append(loop.execute_sync(AgentState.start("go", agent_id="a", clock=ManualClock()), execution_id="e"))
@@ -319,7 +316,7 @@ def test_an_interceptor_cannot_erase_the_account() -> None:
     def erase(point: AfterToolUse) -> AfterToolUse:
         return point.with_state(point.state.with_extension(PROVENANCE, None))
 
-    loop, _ = create_loop(Tag(), after_tool_use(erase), provenance="values")
+    loop, _ = create_loop(Tag(), at("after_tool_use", erase), provenance="values")
     assert [write.interceptor for write in loop.execute_sync("go").interceptor_writes] == ["Tag"]
 
 
@@ -331,7 +328,7 @@ def test_the_account_is_bounded() -> None:
             point.state.with_metadata(**{f"k{n}": [len(point.state.context.metadata)] for n in range(100)})
         )
 
-    stack = InterceptorStack.of([before_step(write) for _ in range(20)], provenance=Provenance.VALUES)
+    stack = InterceptorStack.of([at("before_step", write) for _ in range(20)], provenance=Provenance.VALUES)
     state = asyncio.run(stack.handle(BeforeStep(STATE_POINTS[0].state))).state
     assert len(state.interceptor_writes) <= 1000
     assert state.interceptor_writes[64].change.path in {"…", "state.context.metadata.k0"}
@@ -340,7 +337,9 @@ def test_the_account_is_bounded() -> None:
 
 def test_overlaps_are_an_error_if_writes_are_strict() -> None:
     """With `strict_writes`, two writers of a path, and an interceptor without a declaration, are errors of the construction."""
-    first, second = (before_step(lambda point: point, writes={f"state.context.metadata{end}"}) for end in ("", ".user"))
+    first, second = (
+        at("before_step", lambda point: point, writes={f"state.context.metadata{end}"}) for end in ("", ".user")
+    )
     create_loop(first, StepLimit(3), Permissions(), strict_writes=True)
     with pytest.raises(ConfigurationError, match=r"state\.context\.metadata\.user is written by <lambda> and <lambda>"):
         create_loop(first, second, strict_writes=True)
@@ -362,7 +361,7 @@ def test_overlaps_are_an_error_if_writes_are_strict() -> None:
 def test_a_declared_path_has_to_exist(writes: Any, message: str) -> None:
     """The error of the construction names the interceptor and the closest path."""
     with pytest.raises(ConfigurationError, match="<lambda>") as caught:
-        create_loop(before_step(lambda point: point, writes=writes))
+        create_loop(at("before_step", lambda point: point, writes=writes))
     assert message in str(caught.value)
 
 
@@ -399,8 +398,10 @@ def test_an_object_may_declare_what_its_class_does_not() -> None:
 def test_the_kit_finds_a_false_declaration() -> None:
     """`InterceptorKit` fails for an interceptor that writes more than it declares."""
     with pytest.raises(LawViolation, match=r"law 3.*changed state.context.metadata.user"):
-        InterceptorKit(lambda: before_step(Tag().before_step, writes={"verdict"}), examples=5).law_3()
-    InterceptorKit(lambda: before_step(Tag().before_step, writes={"state.context.metadata.user"}), examples=5).law_3()
+        InterceptorKit(lambda: at("before_step", Tag().before_step, writes={"verdict"}), examples=5).law_3()
+    InterceptorKit(
+        lambda: at("before_step", Tag().before_step, writes={"state.context.metadata.user"}), examples=5
+    ).law_3()
 
 
 @pytest.mark.parametrize("provenance", Provenance)
@@ -413,7 +414,7 @@ def test_an_interceptor_cannot_forge_the_account(provenance: Provenance) -> None
         return point.with_state(point.state.with_extension(PROVENANCE, account))
 
     for writes in (None, ()):
-        state = create_loop(before_step(forge, writes=writes), provenance=provenance)[0].execute_sync("go")
+        state = create_loop(at("before_step", forge, writes=writes), provenance=provenance)[0].execute_sync("go")
         assert state.status is ExecutionStatus.COMPLETED
         assert not state.interceptor_writes
 
@@ -482,10 +483,10 @@ def test_changes_of_an_outcome_that_was_not_used_are_not_in_the_account() -> Non
 
     loop = AgentLoop(
         ToolCallingDriver(ScriptedInference("one", "two")),
-        interceptors=[around_inference(shorten), on_error(lambda point: point.recover())],
+        interceptors=[at("around_inference", shorten), at("on_error", lambda point: point.recover())],
         provenance=Provenance.VALUES,
     )
-    loop = loop.with_interceptors(around_inference(fail_once, priority=1))
+    loop = loop.with_interceptors(at("around_inference", fail_once, priority=1))
     state = loop.execute_sync("go")
     assert state.final_text == "short"
     writes = [write for write in state.interceptor_writes if write.change.path == "outcome.parts"]
@@ -514,7 +515,7 @@ async def test_an_outcome_that_proceed_returned_is_no_change() -> None:
 
 def test_signals_are_signed_after_the_check() -> None:
     """The name that the stack puts on a signal is no change of the interceptor."""
-    stop = before_step(lambda point: point.stop("now"), writes={"state.execution.continuation.signals"})
+    stop = at("before_step", lambda point: point.stop("now"), writes={"state.execution.continuation.signals"})
     state = create_loop(stop)[0].execute_sync("go")
     assert state.execution is not None
     assert state.execution.continuation.signals[0] == StopSignal(StopReason.STOP_REQUESTED, "now", "<lambda>")
@@ -535,7 +536,7 @@ def test_the_account_goes_through_the_journal_and_a_replay() -> None:
 
     async def run() -> tuple[AgentState, AgentState, object]:
         journal = MemoryJournal()
-        loop, _ = create_loop(Mask(), Tag(), around_tool_use(shout), provenance="values", journal=journal)
+        loop, _ = create_loop(Mask(), Tag(), at("around_tool_use", shout), provenance="values", journal=journal)
         state = await loop.execute("go", execution_id="run")
         recovered = await loop.recover("run")
         return state, recovered, (await replay(journal, "run", loop)).divergence

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from agentloop import (
     TimeLimit,
     ToolCall,
     ToolCallingDriver,
-    interception,
     tool,
 )
 from agentloop.contracts import CanInfer, CanIntercept
@@ -39,10 +39,7 @@ from agentloop.interception import (
     Point,
     ProceedInference,
     ProceedToolUse,
-    around_inference,
-    around_tool_use,
-    before_step,
-    before_tool_use,
+    at,
 )
 from agentloop.policies import AttemptTimeout, Deadline
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
@@ -58,7 +55,7 @@ from agentloop.values import (
 )
 from agentloop.values.interruptions import interrupted_state
 
-FORMS: dict[str, Any] = {name: getattr(interception, name) for name in POINTS}
+FORMS: dict[str, Any] = {name: partial(at, name) for name in POINTS}
 
 
 async def hang(point: Point, proceed: Any = None) -> Any:
@@ -148,7 +145,7 @@ def test_an_interceptor_that_exceeds_its_timeout_has_failed(
 
 def test_a_call_whose_guard_exceeds_its_timeout_does_not_run() -> None:
     """At `before_tool_use` and before `proceed()` a timeout fails closed (law 11)."""
-    for guard in (before_tool_use(hang, timeout=1), around_tool_use(hang, timeout=1)):
+    for guard in (at("before_tool_use", hang, timeout=1), at("around_tool_use", hang, timeout=1)):
         run = Run(guard)
         state = run.execute()
         assert not run.ledger.calls
@@ -190,10 +187,10 @@ def test_the_time_of_the_operation_does_not_count() -> None:
         await asyncio.sleep(1)
         return outcome
 
-    run = Run(around_tool_use(around, timeout=2.5), seconds=60, effect=Effect.IDEMPOTENT)
+    run = Run(at("around_tool_use", around, timeout=2.5), seconds=60, effect=Effect.IDEMPOTENT)
     assert run.execute().status is ExecutionStatus.COMPLETED
     assert run.seconds == pytest.approx(122)
-    late = Run(around_tool_use(around, timeout=1.5), seconds=60, effect=Effect.IDEMPOTENT)
+    late = Run(at("around_tool_use", around, timeout=1.5), seconds=60, effect=Effect.IDEMPOTENT)
     (execution,) = late.execute().steps[0].executions
     assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
     assert late.events[0].seconds == pytest.approx(1.5)
@@ -211,7 +208,7 @@ def test_nothing_starts_after_the_timeout() -> None:
         raise AssertionError
 
     inference = ScriptedInference("done")
-    loop = AgentLoop(ToolCallingDriver(inference), interceptors=[around_inference(stubborn, timeout=1)])
+    loop = AgentLoop(ToolCallingDriver(inference), interceptors=[at("around_inference", stubborn, timeout=1)])
     assert run_in_virtual_time(loop.execute("go")).status is ExecutionStatus.FAILED
     assert not inference.requests
 
@@ -321,7 +318,7 @@ def test_an_interceptor_that_awaits_a_cancelled_task_of_others_has_failed() -> N
         await task
         return point
 
-    state = Run(before_step(await_foreign, timeout=5)).execute()
+    state = Run(at("before_step", await_foreign, timeout=5)).execute()
     assert state.status is ExecutionStatus.FAILED
     assert "await_foreign failed at before_step: CancelledError" in state.errors[-1].message
 
@@ -340,7 +337,7 @@ def test_context_variables_of_an_interceptor_reach_the_tools() -> None:
         return point
 
     for timeout in (None, 3):
-        Run(before_step(set_variable, timeout=timeout), before_tool_use(read_variable)).execute()
+        Run(at("before_step", set_variable, timeout=timeout), at("before_tool_use", read_variable)).execute()
     assert seen == ["set", "set"]
 
 
@@ -351,7 +348,7 @@ def test_an_exit_in_an_interceptor_with_a_timeout_reaches_the_caller() -> None:
         raise SystemExit(3)
 
     async def execute() -> int:
-        loop = AgentLoop(ToolCallingDriver(ScriptedInference("x")), interceptors=[before_step(leave, timeout=1)])
+        loop = AgentLoop(ToolCallingDriver(ScriptedInference("x")), interceptors=[at("before_step", leave, timeout=1)])
         try:
             await loop.execute("go")
         except SystemExit as left:
@@ -365,7 +362,7 @@ def test_an_exit_in_an_interceptor_with_a_timeout_reaches_the_caller() -> None:
 def test_a_timeout_is_a_positive_number(timeout: Any) -> None:
     """The error of the construction names the interceptor."""
     with pytest.raises(ConfigurationError, match="the timeout of the interceptor hang is a number of seconds above 0"):
-        AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[before_step(hang, timeout=timeout)])
+        AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[at("before_step", hang, timeout=timeout)])
 
 
 def test_a_plain_method_is_not_interrupted() -> None:
@@ -385,7 +382,7 @@ async def test_without_limits_no_task_is_made() -> None:
         return point
 
     work: Awaitable[AgentState] = AgentLoop(
-        ToolCallingDriver(ScriptedInference("x")), interceptors=[before_step(note)]
+        ToolCallingDriver(ScriptedInference("x")), interceptors=[at("before_step", note)]
     ).execute("go")
     await work
     assert tasks == [asyncio.current_task()]
@@ -478,7 +475,7 @@ async def pass_on(point: Point, proceed: Any) -> Any:
 
 @pytest.mark.parametrize(
     "layer",
-    [CancellationToken(), TimeLimit(100), Budget(seconds=100), around_inference(pass_on, timeout=100)],
+    [CancellationToken(), TimeLimit(100), Budget(seconds=100), at("around_inference", pass_on, timeout=100)],
     ids=lambda layer: layer.name,
 )
 def test_an_answer_to_a_cancelled_inference_is_not_in_the_state(layer: CanIntercept) -> None:
@@ -509,7 +506,7 @@ LIMITS: dict[str, Callable[[float], CanIntercept]] = {
     "budget": lambda seconds: Budget(seconds=seconds),
     "deadline": Deadline,
     "attempt": AttemptTimeout,
-    "timeout": lambda seconds: around_tool_use(pass_on, timeout=seconds),
+    "timeout": lambda seconds: at("around_tool_use", pass_on, timeout=seconds),
 }
 SECONDS = st.sampled_from([0.5, 1.0, 1.25, 60.0])
 

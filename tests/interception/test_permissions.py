@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
-from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
+from agentloop.interception import BeforeToolUse, RequireApproval, Rule, at
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.toolkits import Ensemble
 from agentloop.values import Event, answer, approve, edit
@@ -117,7 +117,7 @@ def test_interceptors_of_lower_priority_than_500_see_only_permitted_calls(priori
         names.append(point.call.name)
         return point
 
-    recorder = before_tool_use(record, priority=priority)
+    recorder = at("before_tool_use", record, priority=priority)
     loop = create_loop(toy_call("echo", 1), toy_call("read", 2), interceptors=[recorder, Permissions("echo"), recorder])
     loop.execute_sync("go")
     assert sorted(names) == sorted(2 * seen)
@@ -148,9 +148,9 @@ def test_a_call_whose_change_is_taken_back_is_checked_as_it_runs(value: int, sta
     """Permissions that saw a changed call see the original one too, if an interceptor further inside restores it."""
     ledger = Ledger()
     interceptors = [
-        before_tool_use(lambda point: point.with_arguments({"value": 1}), priority=900),
+        at("before_tool_use", lambda point: point.with_arguments({"value": 1}), priority=900),
         Permissions(deny=[Rule(when=is_nine)]),
-        before_tool_use(lambda point: point.with_arguments({"value": value}), priority=100),
+        at("before_tool_use", lambda point: point.with_arguments({"value": value}), priority=100),
     ]
     loop = create_loop(toy_call("echo", value), interceptors=interceptors, tools=toy_tools(ledger))
     seen: list[bool] = []

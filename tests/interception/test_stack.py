@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_overloads, get_type_hints
 
 import pytest
 from attrs import evolve
@@ -22,20 +23,10 @@ from agentloop import (
     interception,
     tool,
 )
-from agentloop.contracts import CanAcceptExecutionScope, CanIntercept, ExecutionScope
+from agentloop.contracts import CanAcceptExecutionScope, CanDeclareLimits, CanIntercept, ExecutionScope
+from agentloop.errors import InvalidParameter
 from agentloop.events import InterceptorRan
-from agentloop.interception import (
-    POINTS,
-    InterceptorStack,
-    StopOnFinishReason,
-    after_inference,
-    around_inference,
-    before_execution,
-    before_inference,
-    before_step,
-    before_tool_use,
-    on_error,
-)
+from agentloop.interception import POINTS, InterceptorStack, StopOnFinishReason, at
 from agentloop.interception.stack import Passage
 from agentloop.testing import Ledger, toy_tools
 from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
@@ -83,8 +74,8 @@ def recording_functions(records: list[str], label: str) -> dict[str, Callable[..
     return {name: around(name) if name.startswith("around") else plain(name) for name in POINTS}
 
 
-FORMS: dict[str, Any] = {name: getattr(interception, name) for name in POINTS}
-"""The function of each point."""
+FORMS: dict[str, Any] = {name: partial(at, name) for name in POINTS}
+"""What makes an interceptor of a function at each point."""
 
 
 def test_higher_priority_is_outside() -> None:
@@ -127,8 +118,8 @@ def test_the_layers_of_a_stack_stay_together_in_another_one() -> None:
             return self
 
     low, high, outside = (recording_functions(records, label)["before_step"] for label in ("low", "high", "outside"))
-    stack = InterceptorStack.of([before_step(low, priority=-9), before_step(high, priority=9), Bound()])
-    loop = create_loop(stack, before_step(outside, priority=1), lines=("done",))
+    stack = InterceptorStack.of([at("before_step", low, priority=-9), at("before_step", high, priority=9), Bound()])
+    loop = create_loop(stack, at("before_step", outside, priority=1), lines=("done",))
     ran: list[str] = []
     loop.wiretap(lambda event: ran.append(event.interceptor) if isinstance(event, InterceptorRan) else None)
     loop.execute_sync("go")
@@ -139,7 +130,7 @@ def test_the_layers_of_a_stack_stay_together_in_another_one() -> None:
 def test_equal_priorities_keep_the_order_of_registration() -> None:
     """Interceptors of one priority run in the order in which they were registered."""
     records: list[str] = []
-    interceptors = [before_step(recording_functions(records, label)["before_step"]) for label in "abc"]
+    interceptors = [at("before_step", recording_functions(records, label)["before_step"]) for label in "abc"]
     create_loop(*interceptors, lines=("done",)).execute_sync("go")
     assert records == ["a before_step", "b before_step", "c before_step"]
 
@@ -273,7 +264,7 @@ def test_the_change_of_a_layer_outlives_an_error_of_another_one(
     if is_nested:
         layers = [InterceptorStack.of(layers)]
     if is_recovered and name != "on_error":
-        layers.append(on_error(lambda point: point.recover()))
+        layers.append(at("on_error", lambda point: point.recover()))
     lines = (RuntimeError("the first request fails"), "done") if name == "on_error" else (*script, *script)
     state = create_loop(*layers, lines=lines).execute_sync("go")
     assert raised
@@ -299,7 +290,7 @@ def test_the_change_of_a_layer_outlives_an_error_of_another_one_that_checks_the_
                 raise ValueError("no luck")
             return point.with_state(point.state.with_metadata(checked=point.arguments["value"]))
 
-    change = before_tool_use(lambda point: point.with_arguments({"value": 2}), priority=-9)
+    change = at("before_tool_use", lambda point: point.with_arguments({"value": 2}), priority=-9)
     state = create_loop(Checking(2, fails=False), Checking(1, fails=True), change).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert state.context.metadata == {"checked": 2}
@@ -323,7 +314,7 @@ def test_the_source_of_a_stop_signal_is_its_interceptor() -> None:
 def run_through_all_points(*interceptors: CanIntercept, **arguments: Any) -> AgentState:
     """Run an execution that has every point: an error that is recovered, a call, and an answer."""
     script = (RuntimeError("the first request fails"), [ToolCall("c", "echo", '{"value": 1}')], "done")
-    recover = on_error(lambda point: point.recover(), priority=-9)
+    recover = at("on_error", lambda point: point.recover(), priority=-9)
     return create_loop(*interceptors, recover, lines=script).execute_sync("go", **arguments)
 
 
@@ -346,7 +337,7 @@ def test_no_returned_state_takes_a_stop_signal_back(name: str, *, is_own: bool) 
     layers = [stop_first] if is_own else [lambda point: point.stop("enough"), drop]
     # The first layer runs first, also at the points where the innermost one begins.
     last_first = points.POINTS[name].innermost_first  # type: ignore[attr-defined]  # it is a StatePoint
-    hooks = [getattr(interception, name)(layer) for layer in (reversed(layers) if last_first else layers)]
+    hooks = [FORMS[name](layer) for layer in (reversed(layers) if last_first else layers)]
 
     @tool
     def pay(cents: int) -> str:
@@ -370,7 +361,7 @@ def test_no_returned_state_takes_a_requested_continuation_back() -> None:
             return point
         return point.request_continuation().with_state(point.state.with_message("Say why."))
 
-    loop = AgentLoop.for_model(ScriptedInference("42", "6 x 7"), interceptors=[interception.after_step(ask)])
+    loop = AgentLoop.for_model(ScriptedInference("42", "6 x 7"), interceptors=[interception.at("after_step", ask)])
     assert loop.run_sync("go") == "6 x 7"
 
 
@@ -403,7 +394,7 @@ def test_a_layer_that_checks_a_changed_call_has_the_dependencies() -> None:
             checked.append((point.arguments["value"], point.dependencies))
             return point
 
-    change = before_tool_use(lambda point: point.with_arguments({"value": 2}), priority=-9)
+    change = at("before_tool_use", lambda point: point.with_arguments({"value": 2}), priority=-9)
     create_loop(Checking(), change).execute_sync("go", dependencies="a shop")
     assert checked == [(1, "a shop"), (2, "a shop")]
 
@@ -433,8 +424,11 @@ def test_before_inference_may_answer_in_place_of_the_model() -> None:
     loop = AgentLoop(
         ToolCallingDriver(inference),
         interceptors=[
-            before_inference(lambda point: point.answer(response)),
-            after_inference(lambda point: point.with_response(point.response.with_text(point.response.text + "!"))),
+            at("before_inference", lambda point: point.answer(response)),
+            at(
+                "after_inference",
+                lambda point: point.with_response(point.response.with_text(point.response.text + "!")),
+            ),
         ],
     )
     state = loop.execute_sync("go")
@@ -449,10 +443,11 @@ def test_before_inference_changes_the_request_and_the_state() -> None:
     loop = AgentLoop(
         ToolCallingDriver(inference),
         interceptors=[
-            before_inference(
+            at(
+                "before_inference",
                 lambda point: point.with_request(point.request.with_system_prompt("be brief")).with_state(
                     point.state.with_metadata(asked=True)
-                )
+                ),
             )
         ],
     )
@@ -468,7 +463,7 @@ def test_each_time_a_layer_proceeds_counts_as_an_inference() -> None:
         await proceed()
         return await proceed()
 
-    state = create_loop(around_inference(twice), lines=("first", "second")).execute_sync("go")
+    state = create_loop(at("around_inference", twice), lines=("first", "second")).execute_sync("go")
     assert state.final_text == "second"
     assert (state.usage.requests, state.usage.input_tokens) == (2, 20)
 
@@ -476,12 +471,12 @@ def test_each_time_a_layer_proceeds_counts_as_an_inference() -> None:
 def test_on_error_changes_the_error_or_recovers() -> None:
     """A recovered error stays in its step, and the execution continues."""
     script = (RuntimeError("the first request fails"), "done")
-    recovered = create_loop(on_error(lambda point: point.recover()), lines=script).execute_sync("go")
+    recovered = create_loop(at("on_error", lambda point: point.recover()), lines=script).execute_sync("go")
     assert recovered.status is ExecutionStatus.COMPLETED
     assert [step.kind.value for step in recovered.steps] == ["error", "final_response"]
-    renamed = create_loop(on_error(lambda point: point.with_error(ValueError("nicer"))), lines=script).execute_sync(
-        "go"
-    )
+    renamed = create_loop(
+        at("on_error", lambda point: point.with_error(ValueError("nicer"))), lines=script
+    ).execute_sync("go")
     assert renamed.status is ExecutionStatus.FAILED
     assert [(error.type, error.message) for error in renamed.errors] == [("ValueError", "nicer")]
 
@@ -492,7 +487,7 @@ def test_the_error_of_an_error_handler_is_recorded() -> None:
     def fail(point: OnError) -> OnError:
         raise KeyError("handler")
 
-    state = create_loop(on_error(fail), lines=(RuntimeError("original"),)).execute_sync("go")
+    state = create_loop(at("on_error", fail), lines=(RuntimeError("original"),)).execute_sync("go")
     assert state.errors[-1].type == "InterceptorFailed"
     assert "fail failed at on_error" in state.errors[-1].message
 
@@ -500,7 +495,9 @@ def test_the_error_of_an_error_handler_is_recorded() -> None:
 def test_every_call_of_an_interceptor_is_an_event() -> None:
     """InterceptorRan has the interceptor, the point, and whether the interceptor changed anything."""
     events: list[tuple[str, str, bool | None]] = []
-    loop = create_loop(before_step(lambda point: point.with_state(point.state.with_metadata(x=1))), lines=("done",))
+    loop = create_loop(
+        at("before_step", lambda point: point.with_state(point.state.with_metadata(x=1))), lines=("done",)
+    )
     loop.on(InterceptorRan, lambda event: events.append((event.interceptor, event.point, event.changed)))
     loop.execute_sync("go")
     assert events == [("StepLimit", "before_step", False), ("<lambda>", "before_step", True)]
@@ -517,8 +514,8 @@ def test_the_stack_shows_its_layers_in_order() -> None:
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point
 
-    inner = before_step(lambda point: point, writes={"state.context.metadata.user"})
-    stack = InterceptorStack.of([before_step(lambda point: point), inner, Outer()])
+    inner = at("before_step", lambda point: point, writes={"state.context.metadata.user"})
+    stack = InterceptorStack.of([at("before_step", lambda point: point), inner, Outer()])
     assert stack.describe().splitlines() == [
         "priority  interceptor  timeout  points       writes",
         "       5  Outer        1.5 s    before_step  request.tools, state.context.metadata",
@@ -532,7 +529,9 @@ def test_the_stack_shows_its_layers_in_order() -> None:
 
 def test_a_long_cell_of_the_table_goes_on_below() -> None:
     """The lines that follow have nothing but the rest of the points and of the writes, under their headings."""
-    layer = before_step(lambda point: point, writes=[f"state.extensions.shop.number{number:02}" for number in range(6)])
+    layer = at(
+        "before_step", lambda point: point, writes=[f"state.extensions.shop.number{number:02}" for number in range(6)]
+    )
     heading, first, *further = InterceptorStack.of([layer]).describe().splitlines()
     column = heading.index("writes")
     assert [line[:column].strip() for line in further] == [""] * len(further)
@@ -553,21 +552,22 @@ def test_the_table_fits_on_a_terminal(count: int) -> None:
 
 def test_a_value_that_is_not_an_interceptor_is_refused() -> None:
     """For a plain function in the list, the error names the function that makes an interceptor of it."""
-    with pytest.raises(TypeError, match=r"wrap a function as in before_step\(function\)"):
+    with pytest.raises(TypeError, match=r"wrap a function as in at\('before_step', function\)"):
         AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[lambda point: point])  # type: ignore[list-item]  # the mistake under test
 
 
 @pytest.mark.parametrize("name", POINTS)
 def test_each_point_of_the_table_has_a_method_and_a_function(name: str) -> None:
-    """`Interceptor` has a method for each point, and the package a function that makes an interceptor for it alone."""
+    """`Interceptor` has a method for each point, and `at` takes a function of the same signature for it, in two forms."""
     context: Any = POINTS[name]
     method = get_type_hints(getattr(Interceptor, name))
-    form = getattr(interception, name)
     assert context.point_name == name
     assert method["point"] is context
-    assert get_args(get_type_hints(form)["function"])[0][0] is context
-    made = form(lambda point: point)
-    assert (made.points, made.priority, made.timeout) == ({name}, Interceptor.priority, Interceptor.timeout)
+    decorator, direct = [hints for hints in map(get_type_hints, get_overloads(at)) if name in get_args(hints["point"])]
+    assert get_args(decorator["return"])[0] == [direct["function"]]
+    assert get_args(direct["function"])[0][0] is context
+    for made in (FORMS[name](lambda point: point), at(name)(lambda point: point)):  # type: ignore[call-overload]
+        assert (made.points, made.priority, made.timeout) == ({name}, Interceptor.priority, Interceptor.timeout)
     if issubclass(context, AroundPoint):
         assert method["return"] == Awaitable[context.outcome_type]
     else:
@@ -580,6 +580,46 @@ def test_the_options_of_an_interceptor_made_of_a_function_are_named(form: Callab
     """A number alone does not say whether it is a priority or a time, so that it is refused."""
     with pytest.raises(TypeError, match="positional argument"):
         form(lambda point: point, 5)
+
+
+def test_a_decorated_function_is_an_interceptor_with_its_options() -> None:
+    """`@at(…)` above a function makes the same interceptor as `at(…, function)`."""
+
+    @at("before_step", priority=3, timeout=2.5, writes={"state.context.metadata"})
+    def check(point: BeforeStep) -> BeforeStep:
+        return point
+
+    same = at("before_step", lambda point: point, priority=3, timeout=2.5, writes={"state.context.metadata"})
+    assert isinstance(check, CanDeclareLimits)
+    assert isinstance(same, CanDeclareLimits)
+    assert (check.points, check.priority, check.timeout, check.writes) == (
+        same.points,
+        same.priority,
+        same.timeout,
+        same.writes,
+    )
+    assert repr(check) == "at('before_step', check, priority=3)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("before_tool_call", "there is no point 'before_tool_call', did you mean 'before_tool_use'?"),
+        ("beforeStep", "did you mean 'before_step'?"),
+        ("after_inferences", "did you mean 'after_inference'?"),
+        ("lunch", "there is no point 'lunch'; the points are before_execution, before_step"),
+        ("", "there is no point ''; the points are"),
+        (BeforeStep, "the name of a point first, such as at('before_step'), not <class"),
+        (lambda point: point, "the name of a point first, such as at('before_execution'), not <function"),
+        (None, "not None"),
+    ],
+)
+def test_an_unknown_point_of_a_function_is_refused_with_the_nearest_one(wrong: Any, message: str) -> None:
+    """The error of `at` names the point that was meant; a class or a function in its place is told apart."""
+    with pytest.raises(InvalidParameter, match=re.escape(message)):
+        at(wrong)
+    with pytest.raises(InvalidParameter, match=re.escape(message)):
+        at(wrong, lambda point: point)
 
 
 def test_the_table_lists_every_point_method_of_the_base_class() -> None:
@@ -626,7 +666,8 @@ def test_contexts_offer_only_what_may_change() -> None:
 def test_the_run_continues_with_the_state_that_an_interceptor_returns() -> None:
     """A message that is added before the execution is part of the conversation."""
     loop = create_loop(
-        before_execution(lambda point: point.with_state(point.state.with_message("and be quick"))), lines=("done",)
+        at("before_execution", lambda point: point.with_state(point.state.with_message("and be quick"))),
+        lines=("done",),
     )
     state: AgentState = loop.execute_sync("go")
     assert [message.text for message in state.messages] == ["go", "and be quick", "done"]

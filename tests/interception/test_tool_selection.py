@@ -14,7 +14,7 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, 
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ToolDefinitionError
 from agentloop.executors import ProgressReport, RemoteCall, RemoteResult, RemoteToolExecutor
-from agentloop.interception import BeforeInference, ToolCriterion, ToolSelection, before_inference
+from agentloop.interception import BeforeInference, ToolCriterion, ToolSelection, at
 from agentloop.models import LLMConfig, RunProgram
 from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.policies import ToolSearch
@@ -185,9 +185,9 @@ def test_a_selection_that_removes_nothing_does_not_change_the_request() -> None:
     run(
         ScriptedInference("done"),
         toy_tools(Ledger()),
-        before_inference(record, priority=501),
+        at("before_inference", record, priority=501),
         ToolSelection("*"),
-        before_inference(record, priority=499),
+        at("before_inference", record, priority=499),
     )
     assert seen[0] is seen[1]
 
@@ -338,7 +338,7 @@ def test_groups_in_a_search_are_started_and_stopped() -> None:
         create_tools()[:2],
         start=lambda: events.append("start"),
         stop=lambda: events.append("stop"),
-        interceptors=[before_inference(record)],
+        interceptors=[at("before_inference", record)],
     )
     run(ScriptedInference("done"), [ToolSearch([group])])
     assert events == ["start", "inference", "stop"]

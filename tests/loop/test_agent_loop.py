@@ -51,7 +51,7 @@ from agentloop.events import (
     ToolCallStarted,
 )
 from agentloop.events.bus import emit_soon
-from agentloop.interception import after_execution, after_step, before_execution, before_step, before_tool_use, on_stop
+from agentloop.interception import at
 from agentloop.loop.event_stream import EventStream
 from agentloop.models import LLMConfig
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
@@ -141,7 +141,9 @@ def test_an_execution_starts_with_its_newest_message() -> None:
     assert asked == ["one", "two"]
 
 
-@pytest.mark.parametrize("point", [before_execution, before_step, after_step, on_stop, after_execution])
+@pytest.mark.parametrize(
+    "point", [at("before_execution"), at("before_step"), at("after_step"), at("on_stop"), at("after_execution")]
+)
 def test_every_stop_signal_is_reported_once(point: Callable[..., Any]) -> None:
     """Wherever an interceptor stops the execution, the event has its reason, after those of earlier signals."""
     loop = scripted("done").with_interceptors(point(lambda point: point.stop("not today")))
@@ -491,7 +493,7 @@ def test_the_compiler_of_a_loop_decides_what_the_model_sees() -> None:
 def test_changing_one_part_keeps_all_others() -> None:
     """Executor, compiler, bus and interceptors survive each `with_…`, and the original loop does not change."""
     executor, compiler, bus = MarkedExecutor(), LastMessageCompiler(), EventBus()
-    limit = before_step(lambda point: point)
+    limit = at("before_step", lambda point: point)
     loop = AgentLoop(
         ScriptedDriver(ScenarioStep.final("done")),
         executor=executor,
@@ -503,7 +505,7 @@ def test_changing_one_part_keeps_all_others() -> None:
         ids=CountingIds(),
         clock=ManualClock(),
     )
-    other = before_step(lambda point: point)
+    other = at("before_step", lambda point: point)
     changed = (
         loop.with_tools(toy_tools(Ledger()))
         .with_interceptors(other)
@@ -545,7 +547,9 @@ def test_the_repr_of_a_loop_is_bounded() -> None:
 
 def test_a_loop_is_equal_to_itself_alone() -> None:
     """A copy with the same parts is another loop, and any loop can be a key, whatever its parts are."""
-    loop = AgentLoop(ScriptedDriver(), output_type={"type": "string"}, interceptors=[before_step(lambda point: point)])
+    loop = AgentLoop(
+        ScriptedDriver(), output_type={"type": "string"}, interceptors=[at("before_step", lambda point: point)]
+    )
     copy = loop.with_max_steps(loop.max_steps)
     assert loop == loop  # noqa: PLR0124  # the comparison is what is tested
     assert copy != loop
@@ -770,8 +774,8 @@ def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float
 def test_pending_calls_are_cancelled_when_an_execution_ends() -> None:
     """An execution that fails while calls are pending has a complete conversation, with the calls cancelled."""
     loop = scripted([toy_call("echo", 2), toy_call("stop", 1)], "done").with_interceptors(
-        before_tool_use(lambda point: point.suspend() if point.call.name == "echo" else point),
-        before_step(lambda point: point),
+        at("before_tool_use", lambda point: point.suspend() if point.call.name == "echo" else point),
+        at("before_step", lambda point: point),
     )
     state = loop.execute_sync("go")
     assert state.status is ExecutionStatus.SUSPENDED
@@ -852,7 +856,7 @@ def test_explain_describes_an_execution() -> None:
 
 def test_describe_lists_the_parts_of_a_loop() -> None:
     """The description has the driver, the tools, the executor and the order of the interceptors."""
-    text = scripted("done").with_interceptors(before_step(lambda point: point)).describe()
+    text = scripted("done").with_interceptors(at("before_step", lambda point: point)).describe()
     assert "ToolCallingDriver" in text
     assert "echo, plain, whoami" in text
     assert text.index("1000  StepLimit ") < text.index("0  <lambda> ")

@@ -38,7 +38,7 @@ from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, Can
 from agentloop.errors import CallSuspended, DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.events.operations import QUEUE_SECONDS
-from agentloop.interception import BeforeToolUse, before_tool_use
+from agentloop.interception import BeforeToolUse, at
 from agentloop.policies import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.values import (
@@ -665,7 +665,7 @@ async def test_interceptors_do_not_change_a_resumed_agent_call() -> None:
     def add_exclamation_mark(point: BeforeToolUse) -> BeforeToolUse:
         return point.with_arguments({"task": point.arguments["task"] + "!"})
 
-    loop = caller(clerk(), interceptors=[before_tool_use(add_exclamation_mark)])
+    loop = caller(clerk(), interceptors=[at("before_tool_use", add_exclamation_mark)])
     state = await loop.execute("go")
     state = await loop.resume(state, {leaves(state)[0].key: approve()})
     execution = state.steps[0].executions[0]

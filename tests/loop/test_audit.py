@@ -27,7 +27,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanForetellQuestions, CanTellControls, Control, ToolPolicy
 from agentloop.errors import InvalidParameter
-from agentloop.interception import RequireApproval, Rule, ToolSelection, after_tool_use, before_tool_use
+from agentloop.interception import RequireApproval, Rule, ToolSelection, at
 from agentloop.mcp import McpEnsemble
 from agentloop.policies import Cache, Deadline, Deduplicate, EgressApproval, Guardrails, RateLimiter, Resilience, Retry
 from agentloop.testing import assert_guarded
@@ -296,7 +296,7 @@ PLANTED = {
         "unknown", "Silent", lambda: loop_of(pay, guards=[Silent()]), lambda: loop_of(pay, guards=[Telling()])
     ),
     "a function that says nothing": Planted(
-        "unknown", "check", lambda: loop_of(pay, guards=[before_tool_use(check)]), lambda: loop_of(pay)
+        "unknown", "check", lambda: loop_of(pay, guards=[at("before_tool_use", check)]), lambda: loop_of(pay)
     ),
     "a name that no tool has": Planted(
         "unmatched",
@@ -378,7 +378,7 @@ def test_an_interceptor_that_foretells_questions_says_enough() -> None:
     assert not {("unasked", "pay"), ("unknown", "Foretelling")} & holes(loop_of(pay, guards=[Foretelling()]))
     for rule in (Rule("pay", caller="a"), Rule("pay", metadata={"a": 1}), lambda _: True):
         assert ("partly", "pay") in holes(loop_of(pay, guards=[RequireApproval([rule])]))
-    audit = loop_of(pay, guards=[after_tool_use(observe)]).audit()
+    audit = loop_of(pay, guards=[at("after_tool_use", observe)]).audit()
     assert audit.tools[0].unknown == ("observe",)
     assert audit.others == ()
 

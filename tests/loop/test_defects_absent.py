@@ -31,7 +31,7 @@ from agentloop.contracts import ToolPolicy
 from agentloop.drivers import Driver, StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.events import InterceptorRan, ToolCallBlocked, ToolCallCompleted, ToolCallRejected, ToolCallStarted
-from agentloop.interception import after_step, after_tool_use, before_tool_use
+from agentloop.interception import at
 from agentloop.models import LLMConfig, wire_format
 from agentloop.testing import Ledger, LoopClock, ToyTool, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event, InferenceRequest, Message, ResponsePart, ToolExecutions, ToolStatus
@@ -97,7 +97,7 @@ def test_1_state_changes_of_tool_interceptors_are_kept(driver: str) -> None:
 
 def test_2_a_call_is_reported_as_completed_after_its_interceptor() -> None:
     """The event follows the interceptor, and has what the state and the model get."""
-    redact = after_tool_use(lambda point: point.with_value("***"))
+    redact = at("after_tool_use", lambda point: point.with_value("***"))
     state, events = run(scripted([toy_call("echo", 1)], "done", interceptors=[redact]))
     after = [
         type(event).__name__
@@ -113,7 +113,7 @@ def test_2_a_call_is_reported_as_completed_after_its_interceptor() -> None:
 
 def test_3_a_blocked_call_is_reported() -> None:
     """A blocked call has an event of its own, with the reason."""
-    block = before_tool_use(lambda point: point.block("not today"))
+    block = at("before_tool_use", lambda point: point.block("not today"))
     state, events = run(scripted([toy_call("echo", 1)], "done", interceptors=[block]))
     (blocked,) = [event for event in events if isinstance(event, ToolCallBlocked)]
     assert blocked.execution == state.steps[0].executions[0]
@@ -281,7 +281,7 @@ def test_10_a_blocked_call_is_never_reported_as_started() -> None:
 
     ledger = Ledger()
     batch = [toy_call("echo", 1), toy_call("plain", 2), toy_call("echo", 3)]
-    _, events = run(scripted(batch, "done", ledger=ledger, interceptors=[before_tool_use(odd_only)]))
+    _, events = run(scripted(batch, "done", ledger=ledger, interceptors=[at("before_tool_use", odd_only)]))
     assert sorted(call_events(events)) == [
         ("ToolCallBlocked", "plain"),
         ("ToolCallCompleted", "echo"),
@@ -307,7 +307,7 @@ def test_11_a_requested_continuation_does_not_bypass_a_limit(
     limit: Interceptor, reason: StopReason, priority: int
 ) -> None:
     """An execution whose interceptor requests a continuation after each step is stopped by its limit."""
-    insist = after_step(lambda point: point.request_continuation(), priority=priority)
+    insist = at("after_step", lambda point: point.request_continuation(), priority=priority)
     ledger = Ledger()
     lines = [[toy_call("echo", n, seconds=1)] for n in range(100)]
     state, _ = run(scripted(*lines, ledger=ledger, interceptors=[insist, limit]))

@@ -33,15 +33,7 @@ from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope
 from agentloop.drivers import InferringDriver, StepDraft
 from agentloop.errors import ContractViolation
 from agentloop.events import AgentExecutionCompleted, AgentExecutionStarted, ConversationHandedOver
-from agentloop.interception import (
-    AfterStep,
-    BeforeInference,
-    BeforeStep,
-    after_step,
-    before_inference,
-    before_step,
-    on_error,
-)
+from agentloop.interception import AfterStep, BeforeInference, BeforeStep, at
 from agentloop.loop import handed_over_by
 from agentloop.loop.handoff import HandoffTool
 from agentloop.testing import CountingIds, ManualClock
@@ -170,7 +162,7 @@ def answer_first_inference_with(call: ToolCall) -> Any:
             return point
         return point.answer(InferenceResponse((call,), FinishReason.TOOL_CALLS, Usage(1, 1), model="", id=""))
 
-    return before_inference(answer)
+    return at("before_inference", answer)
 
 
 @pytest.mark.parametrize(("options", "limit"), [({"max_handoffs": 3}, 3), ({}, 10)])
@@ -220,7 +212,7 @@ async def test_the_interceptors_of_the_first_loop_stay() -> None:
             passed.append(name)
             return point
 
-        return before_step(noted, priority=priority)
+        return at("before_step", noted, priority=priority)
 
     shared = note("shared")
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "no")
@@ -458,7 +450,7 @@ async def test_a_handoff_that_is_answered_does_not_take_place() -> None:
     assert state.steps[0].executions[0].value == "Billing is closed."
 
 
-@after_step
+@at("after_step")
 def fail_first_step(point: AfterStep) -> AfterStep:
     """Raise an error."""
     if point.state.step_count == 1:
@@ -470,7 +462,7 @@ def fail_first_step(point: AfterStep) -> AfterStep:
 async def test_a_failed_step_hands_nothing_over(*, recovers: bool) -> None:
     """The conversation stays, whether the execution ends or an interceptor lets it continue."""
     model = ScriptedInference("never")
-    interceptors = [fail_first_step, *([on_error(lambda point: point.recover())] if recovers else [])]
+    interceptors = [fail_first_step, *([at("on_error", lambda point: point.recover())] if recovers else [])]
     loop = desk(billing_with(model), OVER, "I stay.", interceptors=interceptors, max_steps=2)
     seen: list[Event] = []
     loop.wiretap(seen.append)

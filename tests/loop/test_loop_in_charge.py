@@ -32,7 +32,7 @@ from agentloop import (
 from agentloop.contracts import CanCompileMessages
 from agentloop.durable import MemoryJournal, fork
 from agentloop.errors import ExecutionError
-from agentloop.interception import BeforeExecution, BeforeStep, StepLimit, before_execution, before_step
+from agentloop.interception import BeforeExecution, BeforeStep, StepLimit, at
 from agentloop.policies import ToolCallLimit
 from agentloop.policies.guardrails import Guardrails, Inspection, ReplaceAnswer
 from agentloop.values import (
@@ -154,7 +154,7 @@ def noted(world: World) -> Any:
         world.seen.append("before_step")
         return point
 
-    return before_step(note)
+    return at("before_step", note)
 
 
 def last(world: World) -> InferenceRequest:
@@ -199,7 +199,7 @@ PARTS: Mapping[str, Part] = {
         lambda world, output: (world.paid, output),
     ),
     "before_execution": Part(
-        lambda _: {"interceptors": [before_execution(stop_bad)]}, lambda world, output: (world.paid, output)
+        lambda _: {"interceptors": [at("before_execution", stop_bad)]}, lambda world, output: (world.paid, output)
     ),
     "before_step": Part(lambda world: {"interceptors": [noted(world)]}, lambda world, _: "before_step" in world.seen),
     # The limits of both loops count the steps and calls of the whole execution.
@@ -449,7 +449,7 @@ async def test_a_loop_that_takes_over_again_sees_what_was_said_meanwhile() -> No
     def made(tools: list[Any], *lines: Any, **parts: Any) -> AgentLoop:
         return AgentLoop(ToolCallingDriver(in_turn(*lines), mode="native"), tools, **parts)
 
-    guards = [before_execution(note), Guardrails(input=[no_bad])]
+    guards = [at("before_execution", note), Guardrails(input=[no_bad])]
     loops["billing"] = made([back], ToolCall("b", "back", "{}"), "done", interceptors=guards)
     loops["desk"] = made([over], ToolCall("o", "over", "{}"), ToolCall("p", "over", "{}"))
     state = await loops["desk"].execute("hello")

@@ -93,7 +93,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a text among interceptors": (lambda: loop(interceptors=["x"]), "an object of a subclass of Interceptor, not 'x'"),
     "a function as interceptor": (
         lambda: loop(interceptors=[plain]),
-        "not the function plain; wrap a function as in before_step(function)",
+        "not the function plain; wrap a function as in at('before_step', function)",
     ),
     "a number as interceptors": (lambda: loop(interceptors=3), "has to be a list, not 3"),
     "None as interceptors": (lambda: loop(interceptors=None), "has to be a list, not None"),

@@ -47,7 +47,7 @@ from agentloop.events import (
     ExecutionEnded,
     ToolCallCompleted,
 )
-from agentloop.interception import AfterToolUse, OnError, after_tool_use, before_step, on_error
+from agentloop.interception import AfterToolUse, OnError, at
 from agentloop.testing import CountingIds, CrashableJournal, ManualClock, run_in_virtual_time
 from agentloop.values import (
     Event,
@@ -300,7 +300,7 @@ def test_what_interceptors_have_changed_in_a_batch_is_kept(
 ) -> None:
     """Their changes of the state belong to the calls, with which they stay when the driver fails after the batch."""
 
-    @after_tool_use
+    @at("after_tool_use")
     def note(point: AfterToolUse) -> AfterToolUse:
         return point.with_state(point.state.with_metadata(seen=point.execution.key))
 
@@ -466,7 +466,7 @@ def test_a_failure_before_any_request_has_no_step_when_it_is_handled() -> None:
         counts.append(point.state.step_count)
         return point
 
-    state = AgentLoop(Broken(), interceptors=[on_error(note)]).execute_sync("Go.")
+    state = AgentLoop(Broken(), interceptors=[at("on_error", note)]).execute_sync("Go.")
     assert (state.status, counts) == (ExecutionStatus.FAILED, [0])
     assert [[error.message for error in step.errors] for step in state.steps] == [["a defect"]]
     assert state.inference_count == 0
@@ -578,7 +578,7 @@ async def test_a_listener_that_fails_when_an_interrupted_execution_goes_on_keeps
 
 @pytest.mark.parametrize(
     ("guards", "lines"),
-    [([], ["done"]), ([RequireApproval()], []), ([before_step(lambda point: point.stop("no"))], [])],
+    [([], ["done"]), ([RequireApproval()], []), ([at("before_step", lambda point: point.stop("no"))], [])],
     ids=["completed", "suspended", "stopped"],
 )
 @pytest.mark.parametrize("journal", [None, MemoryJournal], ids=["unrecorded", "recorded"])

@@ -35,7 +35,7 @@ from agentloop.events import (
     InferenceRequestStarted,
     MessageReceived,
 )
-from agentloop.interception import RequireApproval, after_execution, after_step, before_execution, before_step, on_stop
+from agentloop.interception import RequireApproval, at
 from agentloop.loop import Inbox
 from agentloop.loop.inbox import Inboxes
 from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
@@ -205,7 +205,7 @@ async def test_a_loop_does_not_keep_the_messages_of_an_ended_execution() -> None
     assert sent() is None
 
 
-@pytest.mark.parametrize("point", [on_stop, after_execution])
+@pytest.mark.parametrize("point", [at("on_stop"), at("after_execution")])
 def test_a_message_that_is_too_late_is_refused(point: Callable[..., Any]) -> None:
     """From the moment at which the execution stops, sending is an error."""
     refused: list[str] = []
@@ -227,7 +227,7 @@ def test_a_message_that_is_too_late_is_refused(point: Callable[..., Any]) -> Non
         ({"max_steps": 1}, ["done"], ["u:go", "a:done", "u:more"]),
         ({"max_steps": 1}, [[toy_call("echo", 1)]], ["u:go", "a:1", "u:more"]),
         (
-            {"interceptors": [after_step(lambda point: point.stop("no", reason=StopReason.COST_LIMIT))]},
+            {"interceptors": [at("after_step", lambda point: point.stop("no", reason=StopReason.COST_LIMIT))]},
             ["done"],
             ["u:go", "a:done", "u:more"],
         ),
@@ -244,7 +244,7 @@ def test_a_message_does_not_bypass_a_limit(parts: Any, lines: list[Any], expecte
 
 def test_a_stop_before_the_first_step_keeps_the_message() -> None:
     """The message is in the final state, although no model was called."""
-    for at_point in (before_execution, before_step):
+    for at_point in (at("before_execution"), at("before_step")):
         loop = scripted("done").with_interceptors(at_point(lambda point: point.stop("not today")))
         loop.inbox("run").send("more")
         state = loop.execute_sync("go", execution_id="run")

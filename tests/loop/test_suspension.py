@@ -44,18 +44,7 @@ from agentloop.events import (
     EventBus,
     ToolCallCompleted,
 )
-from agentloop.interception import (
-    BeforeExecution,
-    BeforeStep,
-    InterceptorStack,
-    RequireApproval,
-    after_execution,
-    before_execution,
-    before_step,
-    before_tool_use,
-    on_error,
-    on_stop,
-)
+from agentloop.interception import BeforeExecution, BeforeStep, InterceptorStack, RequireApproval, at
 from agentloop.testing import Ledger, ManualClock, toy_tools
 from agentloop.values import (
     Decision,
@@ -200,7 +189,7 @@ async def test_before_execution_does_not_run_again() -> None:
         passed.append(1)
         return point
 
-    loop = loop_suspending(1, interceptors=[before_execution(note), RequireApproval()])
+    loop = loop_suspending(1, interceptors=[at("before_execution", note), RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
     assert passed == [1]
@@ -368,7 +357,7 @@ async def test_a_call_that_waits_for_another_runs_when_the_other_is_settled() ->
 
 async def test_an_approved_call_is_not_suspended_again() -> None:
     """One decision is enough, however many interceptors suspended the call."""
-    asks = [before_tool_use(lambda point: point.suspend("again")) for _ in range(3)]
+    asks = [at("before_tool_use", lambda point: point.suspend("again")) for _ in range(3)]
     loop = loop_suspending(1, interceptors=[*asks, RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
@@ -384,7 +373,7 @@ async def test_a_pending_call_that_is_cancelled_is_reported(error: Exception, tm
         return point
 
     journal = SqliteJournal(tmp_path / "runs.db")
-    interceptors = [RequireApproval(), before_step(end_resumption)]
+    interceptors = [RequireApproval(), at("before_step", end_resumption)]
     loop = loop_suspending(1, 2, 3, journal=journal, interceptors=interceptors)
     events: list[Event] = []
     loop.wiretap(events.append)
@@ -579,7 +568,7 @@ def fail(_: object) -> Any:
 async def test_a_failure_at_the_end_that_is_recovered_leaves_the_calls_pending() -> None:
     """An execution that waits for a decision still waits, and goes on with it, although an interceptor failed when it stopped."""
     model = ScriptedInference(ToolCall("1", "echo", '{"value": 5}'), "Done.")
-    interceptors = [RequireApproval(), on_stop(fail), on_error(lambda point: point.recover())]
+    interceptors = [RequireApproval(), at("on_stop", fail), at("on_error", lambda point: point.recover())]
     loop = AgentLoop.for_model(model, tools=toy_tools(Ledger()), interceptors=interceptors)
     state = await loop.execute("Go.")
     assert (state.status, len(state.pending), state.step_count) == (ExecutionStatus.SUSPENDED, 1, 1)
@@ -587,9 +576,9 @@ async def test_a_failure_at_the_end_that_is_recovered_leaves_the_calls_pending()
     assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, "Done.")
 
 
-@pytest.mark.parametrize("point", [on_stop, after_execution])
+@pytest.mark.parametrize("point", [at("on_stop"), at("after_execution")])
 async def test_a_failure_at_the_end_that_is_recovered_leaves_the_answer(point: Any) -> None:
     """No step follows the one with the answer, and none of a failure hides it."""
-    interceptors = [point(fail), on_error(lambda error: error.recover())]
+    interceptors = [point(fail), at("on_error", lambda error: error.recover())]
     state = await AgentLoop.for_model(ScriptedInference("Done."), interceptors=interceptors).execute("Go.")
     assert (state.status, state.final_text, state.step_count) == (ExecutionStatus.COMPLETED, "Done.", 1)

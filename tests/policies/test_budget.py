@@ -26,7 +26,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanIntercept, ExecutionScope
 from agentloop.errors import RateLimited
-from agentloop.interception import Interceptor, after_step, before_tool_use
+from agentloop.interception import Interceptor, at
 from agentloop.models import ReActJsonMode, ReActTextMode, get_mode
 from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.policies import Price, PriceTable, current_budget
@@ -120,7 +120,7 @@ def test_every_wire_format_can_carry_the_last_request(name: str) -> None:
 @pytest.mark.parametrize("reason", LIMITS)
 def test_a_requested_continuation_does_not_override_a_budget(reason: str) -> None:
     """An execution with a request for continuation after each step still stops at the limit."""
-    insist = after_step(lambda point: point.request_continuation(), priority=-5000)
+    insist = at("after_step", lambda point: point.request_continuation(), priority=-5000)
     numbers = count()
     model = PersistentModel(calls=lambda: [toy_call("echo", next(numbers), seconds=8)])
     loop = create_loop(model, Budget(**LIMITS[reason]))
@@ -310,7 +310,7 @@ async def execute_stored_after(number: int | None, limits: dict[str, Any]) -> tu
 @pytest.mark.parametrize("budget", [Budget(steps=2, tool_calls=2), Budget(steps=2, tool_calls=2, wrap_up=0)])
 def test_suspended_calls_count_once(budget: Budget) -> None:
     """Settling suspended calls is no new step, and the calls are not counted again."""
-    suspend = before_tool_use(lambda point: point.suspend("may I?"))
+    suspend = at("before_tool_use", lambda point: point.suspend("may I?"))
     ledger = Ledger()
     loop = create_loop(ScriptedInference([toy_call("echo", 1), toy_call("echo", 2)], "done"), budget, ledger=ledger)
     loop = loop.with_max_steps(2).with_interceptors(suspend)
@@ -428,7 +428,7 @@ def test_a_resumed_call_is_not_counted_again_while_it_runs() -> None:
         assert budget is not None
         return budget.account.unused.tool_calls
 
-    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "spare" else point)
+    suspend = at("before_tool_use", lambda point: point.suspend("may I?") if point.call.name == "spare" else point)
     model = ScriptedInference([ToolCall("1", "spare"), toy_call("echo", 2)], "done")
     loop = AgentLoop(
         ToolCallingDriver(model),

@@ -16,15 +16,7 @@ from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow
 from agentloop.contracts import CanCompileMessages, CanIntercept, ExecutionScope
 from agentloop.errors import ContractViolation
 from agentloop.events import ContextEpochBegan, PrefixBroken
-from agentloop.interception import (
-    BeforeInference,
-    BeforeStep,
-    CancellationToken,
-    StepLimit,
-    ToolSelection,
-    before_inference,
-    before_step,
-)
+from agentloop.interception import BeforeInference, BeforeStep, CancellationToken, StepLimit, ToolSelection, at
 from agentloop.policies import PrefixGuard, Resilience, TokenLimit
 from agentloop.testing import LawViolation, stable_prefix
 from agentloop.values import AgentState, Event, InferenceRequest, PrefixBreak, Text
@@ -84,9 +76,9 @@ def count_steps(point: BeforeStep) -> BeforeStep:
 
 
 WELL_BEHAVED: Sequence[CanIntercept] = (
-    before_inference(add_system),
-    before_inference(rebuild),
-    before_step(count_steps),
+    at("before_inference", add_system),
+    at("before_inference", rebuild),
+    at("before_step", count_steps),
     CancellationToken(),
     Resilience(),
     StepLimit(50),
@@ -158,7 +150,7 @@ class Clock(Interceptor):
 
 def test_a_clock_in_the_system_prompt_is_caught_at_its_first_byte() -> None:
     """The break is at the last digit of the minutes."""
-    found = run(before_inference(add_system, priority=5), Clock())
+    found = run(at("before_inference", add_system, priority=5), Clock())
     assert [(each.place, each.writer, each.name) for each in found] == [("system prompt", "interceptor", "Clock")] * 3
     assert found[0].offset == len("It is 12:0")
     assert (found[0].before, found[0].after) == ("1. Be kind.", "2. Be kind.")
@@ -189,13 +181,13 @@ def test_an_interceptor_that_changes_the_prompt_of_the_state_is_named() -> None:
 
 def test_an_interceptor_that_leaves_the_prompt_of_the_state_alone_is_not_named() -> None:
     """Neither for the prompt of an interceptor before it, nor for one of the program, whatever else it changes."""
-    found = run(ClockInState(), before_step(count_steps, priority=-5))
+    found = run(ClockInState(), at("before_step", count_steps, priority=-5))
     assert [(each.writer, each.name) for each in found] == [("prompt", "ClockInState")] * 3
     guard, times = PrefixGuard(), iter(["12:01", "12:02"])
     loop = AgentLoop(
         ToolCallingDriver(script(1)),
         [look],
-        interceptors=[guard, before_step(count_steps)],
+        interceptors=[guard, at("before_step", count_steps)],
         system_prompt=lambda _: f"It is {next(times)}.",
     )
     loop.execute_sync(loop.execute_sync("What now?").with_message("And then?"))
@@ -316,7 +308,7 @@ def test_an_interceptor_that_edits_an_earlier_message_is_caught() -> None:
         ("messages[1]", "interceptor", "Redact"),
         ("messages[2]", "interceptor", "Redact"),
     ]
-    found = run(before_inference(add_system, priority=-5), Redact())
+    found = run(at("before_inference", add_system, priority=-5), Redact())
     assert {(each.place, each.name) for each in found} == {("messages[2]", "Redact"), ("messages[3]", "Redact")}
 
 

@@ -42,19 +42,7 @@ from agentloop.drivers import Driver, StepDraft
 from agentloop.durable import MemoryJournal
 from agentloop.errors import ExecutionFailed, ProviderUnavailable
 from agentloop.events import ToolCallCompleted
-from agentloop.interception import (
-    after_execution,
-    after_inference,
-    after_step,
-    after_tool_use,
-    around_inference,
-    around_tool_use,
-    before_execution,
-    before_inference,
-    before_step,
-    before_tool_use,
-    on_stop,
-)
+from agentloop.interception import at
 from agentloop.models import wire_format
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import (
@@ -404,7 +392,7 @@ def test_the_exception_of_a_failed_tool_reaches_the_point_after_it() -> None:
         seen.append(failing.is_in(point))
         return point
 
-    failing_loop(failing, after_tool_use(see)).execute_sync("Open it.")
+    failing_loop(failing, at("after_tool_use", see)).execute_sync("Open it.")
     assert seen == [True]
 
 
@@ -576,7 +564,7 @@ def test_an_execution_that_fails_by_its_output_counts_its_usage(loop: AgentLoop,
 
 OTHERWISE_FAILED: dict[str, tuple[AgentLoop, int]] = {
     "no provider any more": (typed("nope", ProviderUnavailable("down")), 1),
-    "an interceptor": (AgentLoop.for_model(answering("yes"), interceptors=[after_inference(refuse)]), 1),
+    "an interceptor": (AgentLoop.for_model(answering("yes"), interceptors=[at("after_inference", refuse)]), 1),
     "no decision": (AgentLoop(ReActDriver(inference=answering(*["nope"] * 9), output="json"), [look]), 3),
 }
 
@@ -605,7 +593,7 @@ def test_a_call_that_the_tool_choice_forbids_does_not_run(kind: Literal["none", 
     def choose(point: BeforeInference) -> BeforeInference:
         return point.with_request(point.request.with_tool_choice(choice))
 
-    interceptors = [before_inference(choose)] if where == "interceptor" else []
+    interceptors = [at("before_inference", choose)] if where == "interceptor" else []
     AgentLoop(driver, [till.pay, look], interceptors=interceptors, max_steps=1).execute_sync("Look around.")
     if model.requests[0].tool_choice != choice:
         pytest.fail("the choice did not reach the model")
@@ -773,17 +761,17 @@ def reached(thing: object, wanted: object) -> bool:
 
 
 FORMS = (
-    before_execution,
-    before_step,
-    before_inference,
-    around_inference,
-    after_inference,
-    before_tool_use,
-    around_tool_use,
-    after_tool_use,
-    after_step,
-    on_stop,
-    after_execution,
+    at("before_execution"),
+    at("before_step"),
+    at("before_inference"),
+    at("around_inference"),
+    at("after_inference"),
+    at("before_tool_use"),
+    at("around_tool_use"),
+    at("after_tool_use"),
+    at("after_step"),
+    at("on_stop"),
+    at("after_execution"),
 )
 
 
@@ -794,7 +782,7 @@ def test_an_interceptor_made_of_a_function_reaches_the_dependencies(form: Callab
 
     def see(point: Any, *further: Any) -> Any:
         seen.append(any(reached(given, dependencies) for given in (point, *further)))
-        return further[0]() if form in {around_inference, around_tool_use} else point
+        return further[0]() if form in {at("around_inference"), at("around_tool_use")} else point
 
     model = ScriptedInference(ToolCall("1", "look"), "Nothing.")
     loop = AgentLoop.for_model(model, tools=[look], interceptors=[form(see)])

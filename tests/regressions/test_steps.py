@@ -65,7 +65,7 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agentloop.interception import ToolSelection, before_tool_use
+from agentloop.interception import ToolSelection, at
 from agentloop.models import LLMConfig
 from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.policies import Resilience
@@ -817,8 +817,9 @@ def test_a_deny_predicate_without_a_verdict_denies() -> None:
 
 def test_a_call_that_is_changed_to_a_denied_tool_does_not_run() -> None:
     """The permissions apply to the call that runs when an interceptor changes the tool."""
-    rewrite = before_tool_use(
-        lambda point: point.with_call(evolve(point.call, name="pay")) if point.call.name == "look" else point
+    rewrite = at(
+        "before_tool_use",
+        lambda point: point.with_call(evolve(point.call, name="pay")) if point.call.name == "look" else point,
     )
     assert paid_under(Permissions(deny=["pay"]), rewrite) == []
 
@@ -826,7 +827,8 @@ def test_a_call_that_is_changed_to_a_denied_tool_does_not_run() -> None:
 def test_a_call_that_is_changed_inside_of_an_approval_waits_for_it() -> None:
     """An approval applies to the call that runs when an interceptor further inside changes the tool."""
     till = Till()
-    rewrite = before_tool_use(
+    rewrite = at(
+        "before_tool_use",
         lambda point: point.with_call(evolve(point.call, name="pay")) if point.call.name == "look" else point,
         priority=-2000,
     )
@@ -881,8 +883,9 @@ def test_arguments_that_are_changed_after_a_check_do_not_run() -> None:
     """The permissions apply to the arguments that run when an interceptor changes them."""
     till = Till()
     permissions = Permissions(deny=[lambda point: point.arguments["n"] > 100])
-    convert = before_tool_use(
-        lambda point: point if point.arguments["n"] > 100 else point.with_arguments({"n": point.arguments["n"] * 1000})
+    convert = at(
+        "before_tool_use",
+        lambda point: point if point.arguments["n"] > 100 else point.with_arguments({"n": point.arguments["n"] * 1000}),
     )
     run_in_virtual_time(ended(loop_of([pay(50), "done"], [till.pay()], permissions, convert)))
     assert till.paid == []

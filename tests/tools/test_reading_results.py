@@ -29,7 +29,7 @@ from agentloop import (
     tool,
 )
 from agentloop.durable import MemoryJournal, replay
-from agentloop.interception import AfterToolUse, after_tool_use
+from agentloop.interception import AfterToolUse, at
 from agentloop.policies import Resilience, ToolSearch
 from agentloop.testing import CountingIds, ManualClock, Scenario, ScriptedTurn, run_in_virtual_time
 from agentloop.testing.strategies import json_values
@@ -369,7 +369,7 @@ def test_sub_agents_read_the_results_of_the_agents_above_and_not_the_reverse() -
 
     seen: list[ToolExecution] = []
 
-    @after_tool_use
+    @at("after_tool_use")
     def watch(point: AfterToolUse) -> AfterToolUse:
         seen.append(point.execution)
         return point
@@ -475,7 +475,7 @@ async def test_what_a_journal_masks_stays_masked_in_what_is_read() -> None:
 def test_what_an_interceptor_masks_stays_masked_in_what_is_read(replaces: str) -> None:
     """The rest of a result is readable only while what the model sees of it is what the tool returned."""
 
-    @after_tool_use
+    @at("after_tool_use")
     def mask(point: AfterToolUse) -> AfterToolUse:
         execution = point.execution
         if execution.name != "leak":
@@ -510,7 +510,7 @@ def test_an_interceptor_masks_what_it_finds_in_the_text_whether_or_not_that_fits
     """It sees the result whole, and the model gets what it made of it: cut, and readable by the reference."""
     hidden = f"{LOG}\n{SECRET}\n{LOG}"
 
-    @after_tool_use
+    @at("after_tool_use")
     def mask(point: AfterToolUse) -> AfterToolUse:
         text = point.execution.text
         if point.execution.name != "leak" or SECRET not in text:

@@ -25,7 +25,7 @@ from agentloop.contracts import CanExecuteToolCalls, CanInfer, CanIntercept, Can
 from agentloop.drivers import StepDraft
 from agentloop.errors import ExecutionStopped, ToolFailed
 from agentloop.events import EventBus, ToolCallCompleted
-from agentloop.interception import AfterToolUse, AroundToolUse, BeforeToolUse, RequireApproval, before_step
+from agentloop.interception import AfterToolUse, AroundToolUse, BeforeToolUse, RequireApproval, at
 from agentloop.policies import Budget
 from agentloop.testing import (
     EventMatch,
@@ -162,7 +162,7 @@ def make_loop(model: CanInfer, journal: CanJournal | None = None) -> AgentLoop[O
         model,
         tools=[price, buy],
         output_type=Order,
-        interceptors=[*layers, before_step(lambda point: point)],
+        interceptors=[*layers, at("before_step", lambda point: point)],
         executor=executor,
         journal=journal,
         events=EventBus(),

@@ -18,7 +18,7 @@ from agentloop.contracts import CanIntercept, CanJournal, ToolPolicy
 from agentloop.errors import CallSuspended
 from agentloop.events import ToolCallCompleted
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
-from agentloop.interception import AroundToolUse, ProceedToolUse, around_tool_use, before_tool_use
+from agentloop.interception import AroundToolUse, ProceedToolUse, at
 from agentloop.models import RunProgram
 from agentloop.policies import (
     Deduplicate,
@@ -81,7 +81,7 @@ def test_results_are_never_shared_with_other_arguments_and_errors_never(calls: l
 
     worker = Worker(behavior, seconds=2)
     arguments = [{"what": what, "at": at, "fails": fails} for what, at, fails in calls]
-    run = run_loop(worker, [around_tool_use(arrive), Deduplicate(is_alike)], [work(value) for value in arguments])
+    run = run_loop(worker, [at("around_tool_use", arrive), Deduplicate(is_alike)], [work(value) for value in arguments])
     for value, outcome in zip(arguments, run.outcomes, strict=True):
         assert outcome.value == value["what"] if outcome.succeeded else outcome.error_message == outcome.key
     successes = [attempt.value["what"] for attempt in worker.runs if not attempt.value["fails"]]
@@ -273,7 +273,7 @@ def test_equal_calls_of_one_answer_run_once(at_once: int | None, seconds: float)
 def test_calls_before_a_suspension_are_remembered_after_it(by: Deduplicator, runs: list[int]) -> None:
     """Of equal calls in the first and the third step the second one is a duplicate, if it is one without the suspension."""
     worker, asking = Worker(), Worker(tool_name="ask")
-    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
+    suspend = at("before_tool_use", lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
     loop = create_loop([worker, asking], [Deduplicate(by), suspend], [work(1)], [work(0, "ask")], [work(1)])
 
     async def execute_and_resume() -> AgentState:
@@ -293,7 +293,7 @@ def test_calls_before_a_suspension_are_remembered_after_it(by: Deduplicator, run
 def test_calls_of_programs_before_a_suspension_are_remembered_after_it(programs: list[str]) -> None:
     """As those of the model are: in an earlier step, and in the program that was suspended."""
     worker, asking = Worker(), Worker(tool_name="ask")
-    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
+    suspend = at("before_tool_use", lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
     calls = [[ToolCall(code, "run_program", json.dumps({"code": code}))] for code in programs]
     loop = create_loop([worker, asking, RunProgram()], [Deduplicate(ExactCalls()), suspend], *calls, [work(1)])
 
@@ -323,7 +323,7 @@ def test_equal_calls_of_one_answer_run_once_however_fast_they_are(*, across: boo
 def run_suspended(worker: Worker, layers: Sequence[CanIntercept], seconds: float, *turns: list[ToolCall]) -> AgentState:
     """Run a call, suspend the execution for some seconds, resume it, and run further calls."""
     asking = Worker(tool_name="ask")
-    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
+    suspend = at("before_tool_use", lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
     loop = create_loop(
         [worker, asking, Worker(tool_name="wait", seconds=5)],
         [*layers, suspend],
@@ -371,7 +371,7 @@ def test_what_an_inner_layer_called_in_doubt_before_a_suspension_is_in_doubt_aft
         asked.append(point.key)
         return point.fail("connection lost", status=ToolStatus.IN_DOUBT)
 
-    layers = [Deduplicate(effects=True), around_tool_use(lose, priority=-2_000)]
+    layers = [Deduplicate(effects=True), at("around_tool_use", lose, priority=-2_000)]
     state = run_suspended(Worker(declared_effect=Effect.EFFECT), layers, 1, [work(1)])
     assert "may have run" in state.steps[2].executions[0].error_message
     assert asked.count(state.steps[0].executions[0].key) == 1
@@ -467,7 +467,7 @@ def test_what_an_inner_layer_says_about_an_effect_counts(status: str, may_have_r
         asked.append(point.key)
         return evolve(point.fail("connection lost", status=ToolStatus(status)), may_have_run=may_have_run)
 
-    inner = around_tool_use(lose, priority=-2_000)
+    inner = at("around_tool_use", lose, priority=-2_000)
     run = run_loop(Worker(declared_effect=Effect.EFFECT), [Deduplicate(effects=True), inner], [work(1)] * 2)
     assert len(asked) == 1
     assert run.statuses == [status, "failed"]
@@ -495,7 +495,7 @@ def test_a_duplicate_of_a_call_that_did_no_harm_runs(effect: Effect, status: str
             return await proceed()
         return evolve(point.fail("not now", status=ToolStatus(status)), may_have_run=may_have_run)
 
-    inner = around_tool_use(lose_first, priority=-2_000)
+    inner = at("around_tool_use", lose_first, priority=-2_000)
     worker = Worker(declared_effect=effect)
     run = run_loop(worker, [Deduplicate(effects=True), inner], [work(1)] * 3)
     assert run.statuses == [status, "succeeded", "succeeded"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
 from agentloop.events.resilience import ToolCallRateLimited
-from agentloop.interception import AroundToolUse, ProceedToolUse, around_tool_use
+from agentloop.interception import AroundToolUse, ProceedToolUse, at
 from agentloop.policies import MemoryStore, RateLimiter, Retry
 from agentloop.testing import run_in_virtual_time
 from agentloop.values import Effect, RateLimit, RetryPolicy, ToolExecution
@@ -45,7 +45,7 @@ def test_no_bucket_exceeds_its_rate_in_any_window(limit: RateLimit, arrivals: li
         raise ConnectionError(str(run.attempt))
 
     worker = Worker(fail)
-    layers = [around_tool_use(arrive), Retry(RetryPolicy(attempts, initial_wait=0.1)), RateLimiter(limit)]
+    layers = [at("around_tool_use", arrive), Retry(RetryPolicy(attempts, initial_wait=0.1)), RateLimiter(limit)]
     run = run_loop(worker, layers, [work(arrival) for arrival in arrivals])
     starts = sorted(attempt.at for attempt in worker.runs)
     assert_within(limit, starts)

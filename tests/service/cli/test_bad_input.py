@@ -16,7 +16,7 @@ from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, CanUseTools, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
 from agentloop.errors import ConfigurationError, ToolDefinitionError
-from agentloop.interception import before_step
+from agentloop.interception import at
 from agentloop.service.cli.sources import load_tools
 from agentloop.values.points import BeforeStep
 from agentloop.values.policies import RetryPolicy
@@ -309,7 +309,7 @@ def raising(_: Any) -> Any:
     ("change", "status", "error"),
     [
         (lambda loop: loop.wiretap(raising) and loop, "completed", ""),
-        (lambda loop: loop.with_interceptors(before_step(raising)), "failed", "raising failed at before_step"),
+        (lambda loop: loop.with_interceptors(at("before_step", raising)), "failed", "raising failed at before_step"),
         (lambda loop: loop.with_interceptors(ReturnsNone()), "failed", "ReturnsNone returned None at before_step"),
         (lambda loop: loop.with_driver(WithoutAStep()), "failed", "WithoutAStep returned a state with 0 steps"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.errors import AuthenticationError
-from agentloop.interception import before_tool_use
+from agentloop.interception import at
 from agentloop.models.scripted import ScriptLine
 from agentloop.service.cli.console import describe_problem, exit_code_of, summarize
 from agentloop.values.inference import Usage
@@ -22,7 +22,7 @@ PAY = ToolCall("1", "pay", '{"amount":5}')
 async def _run(*lines: ScriptLine, max_steps: int = 5, suspends: bool = False) -> AgentState:
     loop = AgentLoop.for_model(ScriptedInference(*lines, usage=Usage(1000, 20)), tools=[pay], max_steps=max_steps)
     if suspends:
-        loop = loop.with_interceptors(before_tool_use(lambda point: point.suspend("a person has to agree")))
+        loop = loop.with_interceptors(at("before_tool_use", lambda point: point.suspend("a person has to agree")))
     return await loop.execute("Pay.")
 
 
@@ -73,7 +73,9 @@ async def test_a_pending_call_is_shown_whole() -> None:
     text = "all is well " * 2_000
     call = ToolCall("1", "send", f'{{"text":"{text}\u200b"}}')
     loop = AgentLoop.for_model(
-        ScriptedInference([call]), tools=[send], interceptors=[before_tool_use(lambda point: point.suspend("why"))]
+        ScriptedInference([call]),
+        tools=[send],
+        interceptors=[at("before_tool_use", lambda point: point.suspend("why"))],
     )
     _, shown = describe_problem(await loop.execute("Go.")).splitlines()
     assert shown == f'send(text="{text}\\u200b", to="everybody" (default)) waits for a decision: why'

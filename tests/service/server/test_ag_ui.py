@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.durable import MemoryJournal
 from agentloop.events import InferenceDeltaReceived
-from agentloop.interception import AfterToolUse, RequireApproval, after_tool_use
+from agentloop.interception import AfterToolUse, RequireApproval, at
 from agentloop.policies import Guardrails, ReplaceAnswer, SummarizeHistory
 from agentloop.service.server import Principal, Scope, ServerLimits
 from agentloop.service.server.ag_ui import AgUiEvents
@@ -239,7 +239,7 @@ async def test_a_run_has_the_results_that_interceptors_have_left(*, waits: bool)
         ScriptedInference(calls, "Done."),
         tools=[add, pay],
         journal=MemoryJournal(),
-        interceptors=[after_tool_use(mask), RequireApproval("pay")],
+        interceptors=[at("after_tool_use", mask), RequireApproval("pay")],
     )
     async with serving(loop) as client:
         events = await run(client, run_input())

@@ -12,7 +12,7 @@ from agentloop import Message, ReActDriver, ToolCall, ToolCallingDriver
 from agentloop.contracts import CanInfer
 from agentloop.drivers import StepDraft
 from agentloop.executors.eager import EagerBatch, _EarlyRun
-from agentloop.interception import around_inference, before_inference
+from agentloop.interception import at
 from agentloop.interception.stack import InterceptorStack
 from agentloop.testing import NOTATIONS, EagerStartKit, EquivalenceKit
 from agentloop.values import Effect, InferenceRequest, InferenceResponse, ResponsePart, Text
@@ -27,7 +27,9 @@ class SkipsAPoint(ReActDriver):
         self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
     ) -> InferenceResponse:
         stack = self.interceptor
-        stack_without = InterceptorStack.of([before_inference(stack.handle), around_inference(stack.around)])
+        stack_without = InterceptorStack.of(
+            [at("before_inference", stack.handle), at("around_inference", stack.around)]
+        )
         without = evolve(self, interceptor=stack_without)
         return await super(SkipsAPoint, without).infer(draft, request, inference=inference)
 
