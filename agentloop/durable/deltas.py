@@ -23,11 +23,13 @@ from agentloop.values.serialization import from_plain, to_plain, to_plain_withou
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionState
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
+from agentloop.values.value import copier
 
 T = TypeVar("T")
 V = TypeVar("V", AgentState, AgentContext, ExecutionState, InferenceRequest)
 
 _NO_CONTEXT = AgentContext()
+_copy_advanced = copier(AgentState, "execution", "updated_at")
 _REST: Mapping[str, Mapping[str, Any]] = {
     "state": {"context": _NO_CONTEXT, "extensions": EMPTY_OBJECT, "execution": None},
     "execution": {"steps": ()},
@@ -168,16 +170,7 @@ def _advance(state: AgentState, step: AgentStep) -> AgentState:
     """Return a state with a further step, counted in the totals, without its message."""
     execution = state.execution
     assert execution is not None  # noqa: S101  # only an execution has a next step
-    return AgentState(  # faster than `evolve`, which looks up every field; this runs for each step
-        agent_id=state.agent_id,
-        parent_agent_id=state.parent_agent_id,
-        context=state.context,
-        extensions=state.extensions,
-        execution=execution.with_step(step),
-        execution_count=state.execution_count,
-        created_at=state.created_at,
-        updated_at=step.ended_at,
-    )
+    return _copy_advanced(state, execution.with_step(step), step.ended_at)
 
 
 def _add_scalars(delta: dict[str, Any], changed: dict[str, Any], name: str, before: V | None, after: V) -> None:

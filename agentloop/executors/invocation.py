@@ -56,6 +56,7 @@ from agentloop.values.tool_calls import (
     ToolExecution,
     ToolStatus,
 )
+from agentloop.values.value import copier
 
 # --- what the calls of an execution have in common --------------------------------------------------------------
 
@@ -183,6 +184,7 @@ class CallRuntime:
 # --- running the tool -------------------------------------------------------------------------------------------
 
 _CANCEL_SECONDS = 1.0
+_copy_ended = copier(CallOutcome, "execution", "exception", "inner")
 _DID_NOT_RUN = (AgentsTooDeep, InvalidArguments, MalformedArguments, ToolBlocked, ToolUnavailable, UnknownTool)
 """The errors with which a tool reports that it had no effect; after any other one, an effect cannot be excluded."""
 
@@ -282,16 +284,7 @@ class ToolInvocation:
             # Outside of the layers around it: what they cache or share has no reference to this call in it.
             execution = fit_result(execution, self._tool.policy, runtime.max_result_bytes, runtime.toolbox.tools)
             exception = so_far.exception if execution.has_error else None
-            self._outcome = ended = CallOutcome(  # faster than `evolve`; this runs for every call
-                execution=execution,
-                stop=so_far.stop,
-                started=so_far.started,
-                started_at=so_far.started_at,
-                failure=so_far.failure,
-                may_have_run=so_far.may_have_run,
-                exception=exception,
-                inner=execution.inner,
-            )
+            self._outcome = ended = _copy_ended(so_far, execution, exception, execution.inner)
         return ended
 
     def enter(self) -> EnteredOperation:

@@ -21,7 +21,7 @@ from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, Executio
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
-from agentloop.values.value import Value, check_types, starts_with
+from agentloop.values.value import Value, check_types, copier, starts_with
 from agentloop.values.visible_text import escape_invisible
 
 if TYPE_CHECKING:  # `typing` has defaults of type variables from Python 3.13 on
@@ -478,16 +478,10 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         return self.execution
 
     def _with_progress(self, context: AgentContext, execution: ExecutionState, at: datetime) -> AgentState:
-        return AgentState(  # faster than `evolve`, which looks up every field; this runs once per step
-            agent_id=self.agent_id,
-            parent_agent_id=self.parent_agent_id,
-            context=context,
-            extensions=self.extensions,
-            execution=execution,
-            execution_count=self.execution_count,
-            created_at=self.created_at,
-            updated_at=at,
-        )
+        return _copy_with_progress(self, context, execution, at)
+
+
+_copy_with_progress = copier(AgentState, "context", "execution", "updated_at")
 
 
 def find_discontinuity(before: AgentState, after: AgentState) -> str:

@@ -158,14 +158,7 @@ class ToolCall(Value):
 
     def with_arguments_json(self, arguments_json: str) -> ToolCall:
         """Return a copy with these arguments, as JSON text, instead."""
-        return ToolCall(
-            self.id,
-            self.name,
-            arguments_json,
-            provider_data=self.provider_data,
-            repairs=self.repairs,
-            rejection=self.rejection,
-        )
+        return evolve(self, arguments_json=arguments_json)
 
 
 def parse_arguments(arguments_json: str) -> dict[str, object]:

@@ -239,6 +239,33 @@ def _accepts(hint: Any, value: object) -> bool:
 T = TypeVar("T")
 
 
+def copier(kind: type[T], *changed: str) -> Callable[..., T]:
+    """Return a function that copies an object of an attrs class with other values of some fields: `copy(value, *new_values)`.
+
+    It is generated, as the `__init__` of the class is, so that it keeps every other field in half the time of `attrs.evolve`, which looks
+    up each of them. It is for copies that each step, call or record makes. An object of a subclass is copied by `evolve`.
+
+    Args:
+        kind: the class.
+        changed: the names of the fields that get other values, in the order of the arguments.
+
+    Raises:
+        TypeError: the class has no such field, or its `__init__` does not take it.
+    """
+    names = {f.alias: f.name for f in attrs.fields(cast("Any", kind)) if f.init}
+    if unknown := [name for name in changed if name not in names]:
+        raise TypeError(
+            f"{kind.__name__} has no field {unknown[0]!r} that a copy can change{suggest(unknown[0], names)}"
+        )
+    new = ", ".join(f"{name}={name}" for name in changed)
+    kept = "".join(f", {alias}=_value.{name}" for alias, name in names.items() if alias not in changed)
+    code = f"_kind({new}{kept}) if _value.__class__ is _kind else _evolve(_value, {new})"
+    copy: Callable[..., T] = eval(  # noqa: S307  # names of fields
+        f"lambda _value, {', '.join(changed)}: {code}", {"_kind": kind, "_evolve": attrs.evolve}
+    )
+    return copy
+
+
 def starts_with(items: tuple[T, ...], first: tuple[T, ...], grown_from: tuple[T, ...] | None) -> bool:
     """Return whether a tuple begins with another one.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -9,7 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.values.value import Value
+import agentloop
+from agentloop import AgentState, HttpInference, LLMConfig
+from agentloop.executors.call_layers import CallOutcome
+from agentloop.values.records import ExecutionHead
+from agentloop.values.steps import ExecutionState, ExecutionStatus, Totals
+from agentloop.values.value import Value, copier
 
 
 def shown(value: object) -> str:
@@ -156,3 +165,109 @@ def test_a_value_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         value.another = 2
     assert value == Ours(1)
+
+
+@attrs.frozen(kw_only=True)
+class Odd:
+    """Has the kinds of fields that classes of the package have."""
+
+    plain: int
+    converted: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    _private: int = 0
+    renamed: int = attrs.field(default=0, alias="other")
+    counted: list[int] = attrs.field(factory=list, init=False)
+    _kind: int = 0
+    value: int = 0
+
+
+@given(st.sets(st.sampled_from([field.alias for field in attrs.fields(Odd) if field.init]), min_size=1))
+def test_a_copy_has_every_field_that_evolve_has(changed: set[str]) -> None:
+    """Whichever fields change, all others stay, under whatever name `__init__` takes them."""
+    before = Odd(plain=1, converted=[2], private=3, other=4, kind=5, value=6)
+    changes: dict[str, Any] = {name: (7,) if name == "converted" else 8 for name in sorted(changed)}
+    copy = copier(Odd, *changes)
+    assert copy(before, *changes.values()) == attrs.evolve(before, **changes)
+    wider = attrs.make_class("wider", {"added": attrs.field(default=0)}, bases=(Odd,), frozen=True, kw_only=True)
+    kept = copy(wider(plain=1, private=3, added=9), *changes.values())
+    assert (type(kept), kept.added) == (wider, 9)
+
+
+@pytest.mark.parametrize("wrong", ["_private", "renamed", "counted", "plane"])
+def test_a_copier_of_a_field_that_is_not_one_is_refused(wrong: str) -> None:
+    """The error comes where the copier is made, not where a copy is needed."""
+    with pytest.raises(TypeError, match=f"Odd has no field '{wrong}'"):
+        copier(Odd, wrong)
+
+
+def _fields_kept_by_hand(call: ast.Call, name: str) -> int:
+    """Return for how many fields a call passes the field of the same name of one object."""
+    values = [(each.arg, each.value) for each in call.keywords]
+    return sum(
+        isinstance(value, ast.Attribute)
+        and isinstance(value.value, ast.Name)
+        and value.value.id == name
+        and value.attr.lstrip("_") == argument
+        for argument, value in values
+    )
+
+
+def _copies_by_hand(module: ast.Module) -> Iterator[str]:
+    """Yield the calls of a class that name the fields to keep of an object of that class: of `self`, or of a parameter with that type."""
+    for owner in ast.walk(module):
+        own = {"self": owner.name} if isinstance(owner, ast.ClassDef) else dict[str, str]()
+        if isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef):
+            every = [*owner.args.args, *owner.args.kwonlyargs]
+            own = {each.arg: ast.unparse(each.annotation) for each in every if each.annotation is not None}
+        for call in ast.walk(owner):
+            if not isinstance(call, ast.Call):
+                continue
+            for name, kind in own.items():
+                called = ast.unparse(call.func)
+                is_copy = called in {kind, f"type({name})"}
+                if is_copy and _fields_kept_by_hand(call, name) >= 3:
+                    yield f"line {call.lineno}: {called}"
+
+
+def test_no_copy_names_the_fields_that_it_keeps() -> None:
+    """A field that a class gets later would be lost by such a copy: `evolve` and `copier` know all of them."""
+    root = Path(agentloop.__file__).parent
+    found = {
+        path.relative_to(root).as_posix(): calls
+        for path in root.rglob("*.py")
+        if (calls := [*_copies_by_hand(ast.parse(path.read_text()))])
+    }
+    assert found == {}
+    by_hand = "class A:\n    def copy(self):\n        return A(a=self.a, b=self._b, c=self.c, d=1)"
+    assert [*_copies_by_hand(ast.parse(by_hand))] == ["line 3: A"]
+    by_hand = "def copy(a: A):\n    return A(a=a.a, b=a._b, c=a.c, d=1)"
+    assert [*_copies_by_hand(ast.parse(by_hand))] == ["line 2: A"]
+
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_HEAD = ExecutionHead(
+    execution_id="e", agent_id="a", number=1, status=ExecutionStatus.PENDING, started_at=_NOW, updated_at=_NOW
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        AgentState(agent_id="a", created_at=_NOW, updated_at=_NOW),
+        ExecutionState(id="e", started_at=_NOW),
+        Totals(),
+        CallOutcome(started_at=_NOW),
+        _HEAD,
+        HttpInference(LLMConfig.parse("openai:any", api_key="key")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_field_that_a_class_gets_later_is_kept(value: Any) -> None:
+    """Each class that is copied often keeps a field that it does not have yet, whichever fields a copy changes."""
+    kind = type(value)
+    later = attrs.make_class("Later", {"added": attrs.field(default=0)}, bases=(kind,), frozen=True, kw_only=True)
+    names = {field.alias: field.name for field in attrs.fields(kind) if field.init}
+    values = {alias: getattr(value, name) for alias, name in names.items()}
+    with_added = later(**values, added=7)
+    for alias in names:
+        for made_for in (kind, later):
+            assert copier(made_for, alias)(with_added, values[alias]).added == 7
