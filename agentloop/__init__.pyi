@@ -20,7 +20,7 @@ from agentloop.loop.agent_loop import AgentLoop as AgentLoop
 from agentloop.loop.handoff import handoff_to as handoff_to
 from agentloop.models.config import LLMConfig as LLMConfig
 from agentloop.models.http_inference import HttpInference as HttpInference
-from agentloop.models.modes.react_driver import ReActDriver as ReActDriver
+from agentloop.models.modes.react import ReActDriver as ReActDriver
 from agentloop.models.scripted import ScriptedInference as ScriptedInference
 from agentloop.policies.audit_log import AuditLog as AuditLog
 from agentloop.policies.budgets.budget import Budget as Budget

@@ -35,7 +35,7 @@ from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
 from agentloop.models.config import LLMConfig
 from agentloop.models.http_inference import HttpInference
-from agentloop.models.modes.react_driver import ReActDriver
+from agentloop.models.modes.react import ReActDriver
 from agentloop.policies.budgets.budget import Budget
 from agentloop.toolkits.descriptor import DescriptorReader
 from agentloop.toolkits.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder

@@ -13,7 +13,7 @@ from shop.scripts import COMPLAINT
 from shop.tools import TOOLS
 
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.models.modes.react_mode import ReActJsonMode
+from agentloop.models.modes.react import ReActJsonMode
 from agentloop.models.modes.structured import StructuredMode
 from agentloop.models.wire_formats.wire_format import wire_format
 from agentloop.service.cli.agent_options import MODES, DriverOptions

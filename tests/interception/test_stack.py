@@ -564,8 +564,8 @@ def test_each_point_of_the_table_has_a_method_and_a_function(name: str) -> None:
     assert context.point_name == name
     assert method["point"] is context
     decorator, direct = [hints for hints in map(get_type_hints, get_overloads(at)) if name in get_args(hints["point"])]
-    assert get_args(decorator["return"])[0] == [direct["function"]]
-    assert get_args(direct["function"])[0][0] is context
+    assert get_args(decorator["return"])[0] == [direct["f"]]
+    assert get_args(direct["f"])[0][0] is context
     for made in (FORMS[name](lambda point: point), at(name)(lambda point: point)):  # type: ignore[call-overload]
         assert (made.points, made.priority, made.timeout) == ({name}, Interceptor.priority, Interceptor.timeout)
     if issubclass(context, AroundPoint):

@@ -55,11 +55,16 @@ class Careless(Interceptor):
         """Forget the result."""
 
 
+def forget(point: AfterToolUse) -> AfterToolUse:
+    """Do nothing."""
+    return point
+
+
 def mistakes_at_points(point: BeforeToolUse) -> None:
     """A point offers what can be changed there, and nothing else."""
     point.with_value(3)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # there is no value yet
     point.with_arguments("table")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no mapping
-    at("before_step", lambda step: step.with_arguments({}))  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # of another point
+    at("before_step", forget)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # of another point
     at("before_tool", lambda call: call)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # there is no such point
     point.call.name = "sell"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # values are frozen
 

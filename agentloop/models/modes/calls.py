@@ -13,18 +13,22 @@ from attrs import evolve
 from agentloop.contracts.can_use_mode import ToolCallValidation
 from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
 from agentloop.errors.hints import suggest
-from agentloop.models.modes.strict import without_nulls
+from agentloop.models.modes.strict import closed_object, without_nulls
 from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.inference import FinishReason, InferenceRequest, ResponseFormat
+from agentloop.values.capabilities import StructuredOutput
+from agentloop.values.inference import FinishReason, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT, extract_json, format_json, parse_json
-from agentloop.values.messages import OF_TOOLS, Message
+from agentloop.values.messages import LAST_ANSWER, OF_TOOLS, Message
 from agentloop.values.parts import Media, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
 SCRATCHPAD: Final = "scratchpad"
 """The key of a thought in the JSON of a model, in every mode."""
+
+ANSWER: Final = "answer"
+"""The key of the answer in the JSON of a model, in every mode."""
 
 _TOKENS: Final = r"[✿｜‖]|\|[DG]SML\||to=functions|assistant(?:commentary|analysis)"
 CALL_CHARACTER: Final = re.compile(rf"[<>({{\[`:◁]|{_TOKENS}")
@@ -54,6 +58,50 @@ def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidati
 def _unknown_tool_message(name: str, tools: Sequence[ToolSpec]) -> str:
     names = [spec.name for spec in tools]
     return f"there is no tool {name!r}{suggest(name, names)}; the tools are {', '.join(names) or 'none'}"
+
+
+def may_call(request: InferenceRequest) -> bool:
+    """Whether a request lets the model call a tool."""
+    return bool(request.tools) and request.tool_choice.kind != "none"
+
+
+_ANSWER_SCHEMA: Final = closed_object({ANSWER: {"type": "string"}}, "The final answer.")
+_ANSWER_PROMPT: Final = """\
+No tool can be called any more. Give your final answer now, from the results that you have, as one JSON object and nothing else: \
+{"answer": TEXT}"""
+
+
+NO_ANSWER: Final = f'it has no answer, and no tool can be called now; write {{"{ANSWER}": "your answer"}}'
+
+
+def without_tools(request: InferenceRequest) -> InferenceRequest:
+    """Return a request without tools and what is said about calling them, for a mode that says it in words of its own."""
+    return evolve(request, tools=(), tool_choice=ToolChoice.auto(), parallel_tool_calls=None)
+
+
+def without_notice(request: InferenceRequest) -> InferenceRequest:
+    """Return a request without the message that announces the last answer, which a weak model repeats as its answer."""
+    messages = [message for message in request.messages if not LAST_ANSWER.items() <= message.metadata.items()]
+    return request if len(messages) == len(request.messages) else evolve(request, messages=messages)
+
+
+def is_last_answer(request: InferenceRequest) -> bool:
+    """Whether a request is for an answer in words, which no tool can be called for; another form has a schema of its own."""
+    is_last = request.tool_choice.kind == "none" or without_notice(request) is not request
+    return is_last and request.response_format is None
+
+
+def ask_for_answer(request: InferenceRequest, response_format: StructuredOutput | None) -> InferenceRequest:
+    """Return a rendered request with the schema of an answer alone, which leaves a model no way to go on in its notation.
+
+    Args:
+        request: the request.
+        response_format: what the provider is asked to enforce: the schema, any JSON object, or nothing.
+    """
+    prompt = f"{request.system_prompt}\n\n{_ANSWER_PROMPT}" if request.system_prompt else _ANSWER_PROMPT
+    schema = _ANSWER_SCHEMA if response_format == "json_schema" else None
+    form = None if response_format is None else ResponseFormat(schema, name=ANSWER) if schema else ResponseFormat()
+    return evolve(without_notice(request), system_prompt=prompt, response_format=form)
 
 
 def is_requested_form(data: Any, response_format: ResponseFormat | None) -> bool:
@@ -111,6 +159,11 @@ def answer_text(answer: Any, response_format: ResponseFormat) -> str:
         return answer
     schema = response_format.schema
     return format_json(answer if schema is None else without_nulls(answer, schema)).decode()
+
+
+def text_of(value: Any) -> str:
+    """Return a string as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else format_json(value).decode()
 
 
 def _is_json(text: str) -> bool:

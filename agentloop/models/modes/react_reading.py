@@ -1,41 +1,209 @@
-"""Parsing of ReAct decisions, from JSON objects and from labeled lines (`Thought:`, `Action:`, `Final Answer:`)."""
+"""Decisions of the ReAct pattern, and how they are read: from JSON objects, and from labeled lines (`Thought:`, `Action:`, `Final Answer:`)."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields_dict, frozen
 
 from agentloop.contracts.can_use_mode import ANSWER_DROPPED, OBSERVATION_CUT
-from agentloop.errors import NotJson
-from agentloop.models.modes.calls import SCRATCHPAD, answer_text, finish_with_calls, is_bare_answer, is_requested_form
-from agentloop.models.modes.react_decision import (
-    NOTATION,
-    WRAPPED,
-    ReActDecision,
-    extra_field_names,
-    extra_fields_schema,
+from agentloop.errors import AgentLoopError, InvalidArguments, MalformedArguments, NotJson
+from agentloop.models.modes.calls import (
+    SCRATCHPAD,
+    answer_text,
+    finish_with_calls,
+    is_bare_answer,
+    is_requested_form,
+    text_of,
 )
 from agentloop.models.modes.strict import without_nulls
-from agentloop.models.modes.written_calls import RUN_EMBEDDED, RunEmbedded, describe_excess, select_calls, strip_fence
+from agentloop.models.modes.written_calls import (
+    RUN_EMBEDDED,
+    RunEmbedded,
+    describe_excess,
+    select_calls,
+    split_reasoning,
+    strip_fence,
+)
 from agentloop.models.text_calls import CallDraft, CallGrade, OfferedTools, ParsedCall, ParseResult, read_calls
 from agentloop.models.text_calls.arguments import ResolveOptions, convert_untyped, resolve_call
 from agentloop.models.text_calls.grades import Segment, grade_calls
 from agentloop.models.text_calls.literal_reader import LiteralReader
 from agentloop.models.text_calls.literals import REPEATED_KEY, ParsedObject
-from agentloop.models.text_calls.openings import REASONING_TAGS
+from agentloop.models.text_calls.offered_tools import types_of
+from agentloop.tools.conversion import problems, structure
+from agentloop.tools.fields import fields_of
+from agentloop.tools.schema import SchemaBuilder, object_schema
+from agentloop.tools.validation import SchemaValidator
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat
-from agentloop.values.json import duplicate_key, format_json, freeze, parse_json
-from agentloop.values.messages import ResponsePart
+from agentloop.values.json import (
+    EMPTY_OBJECT,
+    JsonObject,
+    duplicate_key,
+    format_json,
+    freeze,
+    freeze_object,
+    parse_json,
+    thaw,
+)
+from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
-from agentloop.values.tool_calls import ToolCall, ToolSpec
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec
 from agentloop.values.value import one_of
+
+NOTATION = "react"
+"""The wire format of the provider part that stores the extra fields of a decision."""
+
+WRAPPED = "decision"
+"""The key of the object around a decision, where a provider enforces its schema."""
+
+D = TypeVar("D", bound="ReActDecision")
+
+
+class InvalidDecision(AgentLoopError):
+    """A decision lacks fields of its class or has them in another form; the message states which and where."""
+
+
+@frozen
+class ReActCall:
+    """One call of a decision.
+
+    Attributes:
+        tool: the name of the tool.
+        args: the arguments.
+    """
+
+    tool: str
+    args: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+
+
+@frozen
+class ReActDecision:
+    """A thought, followed by tool calls or the answer.
+
+    A subclass may add fields of types with a JSON form. The prompt describes them to the model, their values are stored with
+    the message, and `decision_of` restores them. Decorate a subclass with `attrs.frozen(kw_only=True)`.
+
+    Attributes:
+        thought: the model's reasoning.
+        type: `tool` for calls, `final` for the answer.
+        tool: the name of the first tool to call; empty for an answer.
+        args: the arguments of that call.
+        answer: the answer; empty for calls.
+        calls: all calls if there are several; else empty.
+    """
+
+    thought: str = ""
+    type: Literal["tool", "final"] = "final"
+    tool: str = ""
+    args: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    answer: str = ""
+    calls: tuple[ReActCall, ...] = field(default=(), converter=tuple[ReActCall, ...])
+
+    @property
+    def all_calls(self) -> tuple[ReActCall, ...]:
+        """The calls, whether there is one or several."""
+        if self.calls:
+            return self.calls
+        return (ReActCall(self.tool, self.args),) if self.tool else ()
+
+
+def decision_of(message: Message | Sequence[Part | ResponsePart], decision_type: type[D]) -> D:
+    """Return the decision that an assistant's message or a response represents, whichever driver created it.
+
+    Args:
+        message: the message, or the parts of a message or response.
+        decision_type: the class of the decision.
+
+    Raises:
+        InvalidDecision: extra fields of the class are missing or have another form.
+    """
+    parts = message.parts if isinstance(message, Message) else message
+    calls = [_react_call(part) for part in parts if isinstance(part, ToolCall | ToolExchange)]
+    first = calls[0] if calls else ReActCall("")
+    return decision_type(
+        thought="\n\n".join([part.text for part in parts if isinstance(part, Reasoning) and part.text]),
+        type="tool" if calls else "final",
+        tool=first.tool,
+        args=first.args,
+        answer="".join([part.text for part in parts if isinstance(part, Text)]) if not calls else "",
+        calls=calls if len(calls) > 1 else (),
+        **_structure_extra_fields(extra_values(parts), decision_type),
+    )
+
+
+def _react_call(part: ToolCall | ToolExchange) -> ReActCall:
+    call = part if isinstance(part, ToolCall) else part.call
+    try:
+        return ReActCall(call.name, call.arguments)
+    except MalformedArguments:  # the validation of the call reports them
+        return ReActCall(call.name)
+
+
+def extra_values(parts: Sequence[Part | ResponsePart]) -> dict[str, Any]:
+    """Return the values of a decision's extra fields that parts contain, as plain JSON data."""
+    values: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, ProviderPart) and part.wire_format == NOTATION and isinstance(part.payload, Mapping):
+            values.update(thaw(part.payload))
+    return values
+
+
+def _structure_extra_fields(values: dict[str, Any], decision_type: type[ReActDecision]) -> dict[str, Any]:
+    """Convert the values of extra fields to the fields' types."""
+    if decision_type is ReActDecision:
+        return {}
+    hashable_type: Any = decision_type  # mypy does not know that classes can be hashed
+    try:
+        _validator(hashable_type).validate(values)
+    except InvalidArguments as error:
+        raise InvalidDecision(str(error)) from error
+    structured: dict[str, Any] = {}
+    for item in fields_of(decision_type) or ():
+        if item.name in values:
+            try:
+                structured[item.name] = structure(values[item.name], item.hint)
+            except Exception as error:  # a class of the user may raise anything
+                details = "; ".join(f"at {path}: {text}" for path, text in problems(error, f"$.{item.name}"))
+                raise InvalidDecision(details) from error
+    return structured
+
+
+@lru_cache(maxsize=64)
+def _validator(decision_type: Any) -> SchemaValidator:
+    return SchemaValidator(freeze_object(extra_fields_schema(decision_type)), f"the schema of {decision_type.__name__}")
+
+
+def extra_fields_schema(decision_type: type[ReActDecision]) -> Mapping[str, Any]:
+    """Return the JSON Schema of the fields that a subclass adds: an object, with no properties if it adds none.
+
+    Raises:
+        ToolDefinitionError: the type of a field has no JSON form.
+    """
+    hashable_type: Any = decision_type  # mypy does not know that classes can be hashed
+    return _extra_fields_schema(hashable_type)
+
+
+@lru_cache(maxsize=64)
+def _extra_fields_schema(decision_type: Any) -> Mapping[str, Any]:
+    extra = [item for item in fields_of(decision_type) or () if item.name not in fields_dict(ReActDecision)]
+    builder = SchemaBuilder()
+    properties = {item.name: builder.schema(item.hint, f"{decision_type.__name__}.{item.name}") for item in extra}
+    return builder.finish(object_schema(properties, [item.name for item in extra if item.required]))
+
+
+def extra_field_names(decision_type: type[ReActDecision]) -> tuple[str, ...]:
+    """Return the names of the fields that a subclass adds."""
+    return tuple(extra_fields_schema(decision_type)["properties"]) if decision_type is not ReActDecision else ()
+
+
+# How decisions are read
 
 _ARGUMENTS_AS_TEXT = "arguments written as text"
 _NULL_LEFT_OUT = "null left out"
@@ -113,21 +281,6 @@ class ReadingPolicy:
 DEFAULT_POLICY: Final = ReadingPolicy()
 
 
-def split_reasoning(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the reasoning that is marked by tags at the beginning of a text, and the rest of the text."""
-    stripped = text.lstrip()
-    for opener, closer in REASONING_TAGS:
-        end = stripped.find(closer)
-        if end >= 0 and stripped.startswith(opener):
-            return (stripped[len(opener) : end].strip(),), stripped[end + len(closer) :]
-    return (), text
-
-
-def text_of(value: Any) -> str:
-    """Return a string as it is, and any other value as JSON."""
-    return value if isinstance(value, str) else format_json(value).decode()
-
-
 def _with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]:
     return tuple([evolve(call, repairs=(*call.repairs, repair)) for call in calls])
 
@@ -189,6 +342,11 @@ def read_json_decision(
         kept = _with_repair(selected.calls, OBSERVATION_CUT) if found.is_cut else selected.calls
         decision = evolve(decision, calls=kept)
     return evolve(decision, thoughts=(*thoughts, *decision.thoughts), quoted=quoted)
+
+
+def is_json_decision(text: str) -> bool:
+    """Whether a text is a JSON object with keys of a decision and nothing else, also if it cannot be used."""
+    return CallGrade.PLAIN in _find_objects(split_reasoning(text)[1]).grades
 
 
 def _exceeding(bound: str, policy: ReadingPolicy) -> ParsedDecision:
@@ -326,7 +484,7 @@ def _parse_object(
     if calls and REPEATED_KEY in repairs:
         return ParsedDecision(problem="a key occurs twice in a JSON object; write each key once")
     answer = _parse_answer(values["answer"], request.response_format)
-    extra = {name: data[name] for name in extra_names if data.get(name) is not None}
+    extra = _read_extra(data, decision_type)
     outcome = _tool_or_final(values["type"], calls, answer)
     if not outcome and isinstance(data.get(SCRATCHPAD), str) and not extra and values["type"] is None:
         return ParsedDecision((thought,), continues=True)
@@ -339,6 +497,17 @@ def _parse_object(
     if answer:
         calls = _with_repair(calls, ANSWER_DROPPED)
     return ParsedDecision((thought,), calls, None, extra, chooses_tool=True)
+
+
+def _read_extra(data: Mapping[str, Any], decision_type: type[ReActDecision]) -> dict[str, Any]:
+    """Return the values of extra fields; one that is written as a text, where its schema takes none, is what the text says."""
+    values = dict[str, Any]()
+    for name, schema in extra_fields_schema(decision_type)["properties"].items():
+        value = data.get(name)
+        if value is not None:
+            is_text = isinstance(value, str) and "string" not in types_of(schema)
+            values[name] = convert_untyped(value, schema) if is_text else value
+    return values
 
 
 def _first_value(data: dict[str, Any], keys: Sequence[str]) -> Any:

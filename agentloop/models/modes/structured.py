@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self
 
@@ -11,42 +10,46 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.models.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
 from agentloop.models.modes.calls import (
+    ANSWER,
     GO_ON,
+    NO_ANSWER,
     SCRATCHPAD,
     answer_text,
+    ask_for_answer,
     finish_with_calls,
     is_bare_answer,
+    may_call,
     render_messages,
     results_message,
+    text_of,
     thought_alone,
     validate_call,
+    without_tools,
 )
 from agentloop.models.modes.leaked_calls import refuse_in_answer
 from agentloop.models.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
-from agentloop.models.modes.written_calls import strip_fence
+from agentloop.models.modes.written_calls import split_reasoning, strip_fence
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
     ResponseFormat,
-    ToolChoice,
     iter_deltas,
 )
 from agentloop.values.json import duplicate_key, format_json, parse_json
-from agentloop.values.messages import LAST_ANSWER, Message, ResponsePart
+from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
 from agentloop.values.value import encode_each
 
 _NEXT: Final = "next"
-_TOOL, _ARGUMENTS, _ANSWER = "tool", "arguments", "answer"
+_TOOL, _ARGUMENTS = "tool", "arguments"
 _ARGUMENT_KEYS: Final = (_ARGUMENTS, "args", "parameters")
 """The keys of arguments that models use where no schema is enforced."""
 
 _CALL_KEYS: Final = frozenset({_NEXT, _TOOL, *_ARGUMENT_KEYS})
-_ITEM_KEYS: Final = frozenset({_TOOL, *_ARGUMENT_KEYS, _ANSWER, SCRATCHPAD})
-_ANSWER_SCHEMA: Final = closed_object({_ANSWER: {"type": "string"}}, "The final answer.")
+_ITEM_KEYS: Final = frozenset({_TOOL, *_ARGUMENT_KEYS, ANSWER, SCRATCHPAD})
 
 _PROMPT = """\
 You answer with one JSON object and nothing else: {"next": [...]}. Its list holds, in order, what you do next:
@@ -56,10 +59,6 @@ You answer with one JSON object and nothing else: {"next": [...]}. Its list hold
 %(rules)s
 The tools:
 %(tools)s"""
-
-_ANSWER_PROMPT = """\
-No tool can be called any more. Give your final answer now, from the results that you have, as one JSON object and nothing else: \
-{"answer": TEXT}"""
 
 
 @frozen(kw_only=True)
@@ -94,15 +93,10 @@ class StructuredMode(CanUseMode):
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools as branches of the response format, and its messages as JSON."""
-        plain = evolve(
-            render_messages(request, "structured payloads", _render_payload),
-            tools=(),
-            tool_choice=ToolChoice.auto(),
-            parallel_tool_calls=None,
-        )
+        plain = without_tools(render_messages(request, "structured payloads", _render_payload))
         if _answers_alone(request):
-            return self._ask_for_answer(plain)
-        if not _may_call(request):
+            return ask_for_answer(plain, self.variant)
+        if not may_call(request):
             return plain
         schema = _payload_schema(request)
         if self.variant == "json_schema":
@@ -110,20 +104,11 @@ class StructuredMode(CanUseMode):
             return evolve(plain, system_prompt=_system_prompt(request, None), response_format=response_format)
         return evolve(plain, system_prompt=_system_prompt(request, schema), response_format=ResponseFormat())
 
-    def _ask_for_answer(self, request: InferenceRequest) -> InferenceRequest:
-        """Return a rendered request with the schema of an answer alone, and without the message that announces it."""
-        prompt = f"{request.system_prompt}\n\n{_ANSWER_PROMPT}" if request.system_prompt else _ANSWER_PROMPT
-        # A weak model repeats the message as its answer, and the schema leaves it no choice.
-        messages = [message for message in request.messages if not LAST_ANSWER.items() <= message.metadata.items()]
-        is_enforced = self.variant == "json_schema"
-        answer_format = ResponseFormat(_ANSWER_SCHEMA, name="answer") if is_enforced else ResponseFormat()
-        return evolve(request, messages=messages, system_prompt=prompt, response_format=answer_format)
-
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls, the answer and the thoughts of its JSON."""
         if response.tool_calls:
             return response
-        if not _may_call(request):
+        if not may_call(request):
             return _read_plain_answer(response, request)
         payload = _read_payload(response.text, request)
         if payload.problem:
@@ -142,18 +127,14 @@ class StructuredMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that holds back JSON until it is complete."""
-        if _may_call(request) or _answers_alone(request):
+        if may_call(request) or _answers_alone(request):
             return _PayloadStream(is_active=True)
         return AnswerStream(PlainSearch()) if may_continue_notation(request) else _PayloadStream(is_active=False)
 
 
-def _may_call(request: InferenceRequest) -> bool:
-    return bool(request.tools) and request.tool_choice.kind != "none"
-
-
 def _answers_alone(request: InferenceRequest) -> bool:
     """Whether a model that has tools, or has called some, is asked for an answer in words; another form has a schema of its own."""
-    if request.response_format is not None or _may_call(request):
+    if request.response_format is not None or may_call(request):
         return False
     has_called = any(message.exchanges for message in request.messages)
     return bool(request.tools) or request.tool_choice.kind == "none" or has_called
@@ -166,13 +147,10 @@ def _read_plain_answer(response: InferenceResponse, request: InferenceRequest) -
         return response
     payload = _read_payload(response.text, request)
     if is_alone and not any(isinstance(part, Text) for part in payload.parts):
-        return evolve(response, problem=payload.problem or _NO_ANSWER)
+        return evolve(response, problem=payload.problem or NO_ANSWER)
     if payload.problem or payload.has_calls or payload.has_only_thoughts:
         return response
     return _with_payload(response, payload)
-
-
-_NO_ANSWER: Final = f'it has no answer, and no tool can be called now; write {{"{_ANSWER}": "your answer"}}'
 
 
 def _with_payload(response: InferenceResponse, payload: _Payload) -> InferenceResponse:
@@ -217,19 +195,22 @@ def _system_prompt(request: InferenceRequest, schema: dict[str, Any] | None) -> 
 
 def _payload_schema(request: InferenceRequest) -> dict[str, Any]:
     """Return the strict schema of a payload: a list of calls, answers and thoughts, under one property."""
-    choice = request.tool_choice
-    # A tool choice is enforced by leaving out the branches of everything else.
-    specs = [spec for spec in request.tools if choice.kind != "specific" or spec.name == choice.name]
-    tool_branches = encode_each(specs, "a branch of a strict schema", build_tool_branch)
+    tool_branches = tool_branches_of(request)
     branches = [branch.schema for branch in tool_branches]
     definitions = {name: schema for branch in tool_branches for name, schema in branch.definitions.items()}
-    if choice.kind not in {"required", "specific"}:
-        schema, answer_definitions = _answer_schema(request.response_format)
-        branches.append(closed_object({_ANSWER: schema}, "The final answer."))
+    if not request.tool_choice.is_forced:
+        schema, answer_definitions = answer_schema(request.response_format)
+        branches.append(closed_object({ANSWER: schema}, "The final answer."))
         definitions.update(answer_definitions)
     branches.append(closed_object({SCRATCHPAD: {"type": "string"}}, "Thoughts of yours, before you go on."))
     payload = closed_object({_NEXT: {"type": "array", "items": {"anyOf": branches}}})
     return {**payload, "$defs": definitions} if definitions else payload
+
+
+def tool_branches_of(request: InferenceRequest) -> list[ToolBranch]:
+    """Return the branches of the tools that a request allows: a tool choice is enforced by leaving out the others."""
+    specs = [spec for spec in request.tools if request.tool_choice.allows(spec.name)]
+    return encode_each(specs, "a branch of a strict schema", build_tool_branch)
 
 
 @frozen
@@ -254,15 +235,13 @@ def build_tool_branch(spec: ToolSpec) -> ToolBranch:
         # The definitions of all tools share one object; the prefix keeps equal names apart.
         arguments, definitions = strict_schema(spec.parameters, f"{spec.name}.")
     except NotStrict as error:
-        description = (
-            f"The arguments as the text of a JSON object that satisfies {format_json(spec.parameters).decode()}"
-        )
-        text: dict[str, Any] = {"type": "string", "description": description}
+        text = json_text(spec.parameters, "The arguments as the text of a JSON object")
         return ToolBranch(closed_object({_TOOL: name, _ARGUMENTS: text}, spec.description), {}, str(error))
     return ToolBranch(closed_object({_TOOL: name, _ARGUMENTS: arguments}, spec.description), definitions)
 
 
-def _answer_schema(response_format: ResponseFormat | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def answer_schema(response_format: ResponseFormat | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the strict schema of an answer, and its definitions; what it cannot express is JSON in a string."""
     if response_format is None:
         return {"type": "string"}, {}
     if response_format.schema is None:
@@ -270,8 +249,12 @@ def _answer_schema(response_format: ResponseFormat | None) -> tuple[dict[str, An
     try:
         return strict_schema(response_format.schema, "answer.")
     except NotStrict:
-        description = f"The text of JSON that satisfies {format_json(response_format.schema).decode()}"
-        return {"type": "string", "description": description}, {}
+        return json_text(response_format.schema, "The text of JSON"), {}
+
+
+def json_text(schema: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the schema of a string that holds JSON of another schema, which the strict subset cannot express."""
+    return {"type": "string", "description": f"{what} that satisfies {format_json(schema).decode()}"}
 
 
 @frozen
@@ -295,22 +278,19 @@ class _Payload:
         return all(isinstance(part, Reasoning) for part in self.parts)
 
 
-_REASONING = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
-
-
 def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     """Read a model's JSON; no text raises."""
-    reasoning = _REASONING.match(text)
-    bare = strip_fence(text[reasoning.end() :] if reasoning is not None else text)
+    thoughts, rest = split_reasoning(text)
+    parts: list[ResponsePart] = [Reasoning(thought) for thought in thoughts]
+    bare = strip_fence(rest)
     if is_bare_answer(bare, request.response_format, _CALL_KEYS):
-        return _Payload((*([Reasoning(reasoning[1].strip())] if reasoning is not None else ()), Text(bare)))
+        return _Payload((*parts, Text(bare)))
     try:
         data, repeated = parse_json(bare), duplicate_key(bare)
     except ValueError as error:
         return _Payload(problem=f"it is not one JSON object ({error})")
     # Models without an enforced schema also write a bare item or a bare list.
     items = data.get(_NEXT, data) if isinstance(data, dict) else data
-    parts: list[ResponsePart] = [Reasoning(reasoning[1].strip())] if reasoning is not None else []
     for index, item in enumerate(items if isinstance(items, list) else [items]):
         item_parts = _read_item(item, request)
         if isinstance(item_parts, str):
@@ -341,14 +321,14 @@ def _is_payload(text: str, *, is_alone: bool) -> bool:
         return False
     if not isinstance(data, dict):
         return False
-    if is_alone and data.keys() & {_ANSWER, _TOOL} and data.keys() <= _ITEM_KEYS:
+    if is_alone and data.keys() & {ANSWER, _TOOL} and data.keys() <= _ITEM_KEYS:
         return True
     return data.keys() == {_NEXT} and isinstance(data[_NEXT], list)
 
 
 def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:
     """Return the parts of one item of the list, or what is wrong with it."""
-    expected = f"an object with {_TOOL!r}, {_ANSWER!r} or {SCRATCHPAD!r} is expected"
+    expected = f"an object with {_TOOL!r}, {ANSWER!r} or {SCRATCHPAD!r} is expected"
     if not isinstance(item, dict):
         return f"{expected}, not {_kind_of(item)}"
     parts: list[ResponsePart] = []
@@ -359,8 +339,8 @@ def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str
         arguments = next((item[key] for key in _ARGUMENT_KEYS if item.get(key) is not None), None)
         parts.append(ToolCall("", name, _read_arguments(name, arguments, request)))
     # A null is an answer only where an answer of another type than text is requested.
-    elif item.get(_ANSWER) is not None or (_ANSWER in item and request.response_format is not None):
-        parts.append(Text(_read_answer(item[_ANSWER], request.response_format)))
+    elif item.get(ANSWER) is not None or (ANSWER in item and request.response_format is not None):
+        parts.append(Text(_read_answer(item[ANSWER], request.response_format)))
     if not parts:
         return f"{expected}; its keys are {', '.join(item) or 'none'}"
     return parts
@@ -388,7 +368,7 @@ def _read_arguments(name: str, arguments: Any, request: InferenceRequest) -> str
 def _read_answer(answer: Any, response_format: ResponseFormat | None) -> str:
     if response_format is not None and response_format.schema is not None and _is_strict(response_format.schema):
         return answer_text(answer, response_format)
-    return answer if isinstance(answer, str) else format_json(answer).decode()
+    return text_of(answer)
 
 
 def _is_strict(schema: Mapping[str, Any]) -> bool:
@@ -417,7 +397,7 @@ def _render_payload(message: Message) -> Sequence[Message]:
     results: list[tuple[str, ToolExchange]] = []
     for part in message.parts:
         if isinstance(part, Text):
-            items.append({_ANSWER: part.text})
+            items.append({ANSWER: part.text})
         # Reasoning with data of the provider is not plain text: the provider requires it back unchanged.
         elif isinstance(part, Reasoning) and not part.provider_data:
             items.append({SCRATCHPAD: part.text})

@@ -10,14 +10,17 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.models.modes.calls import (
+    ANSWER,
     GO_ON,
     SCRATCHPAD,
     finish_with_calls,
     is_requested_form,
     render_messages,
     results_message,
+    text_of,
     thought_alone,
     validate_call,
+    without_tools,
 )
 from agentloop.models.modes.written_calls import (
     RUN_EMBEDDED,
@@ -83,14 +86,8 @@ class TextMode(CanUseMode):
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools and the requested form of the answer described in the system prompt."""
-        return evolve(
-            render_messages(request, "calls in tags", _render_tagged),
-            system_prompt=_system_prompt(request),
-            tools=(),
-            tool_choice=ToolChoice.auto(),
-            parallel_tool_calls=None,
-            response_format=None,
-        )
+        plain = without_tools(render_messages(request, "calls in tags", _render_tagged))
+        return evolve(plain, system_prompt=_system_prompt(request), response_format=None)
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls in its text; with quoted calls only, it is an answer."""
@@ -113,7 +110,7 @@ class TextMode(CanUseMode):
         text = response.text if found else result.text
         payload = _read_payload(text)
         # A stream has emitted what begins otherwise.
-        if payload and payload.keys() <= {_ANSWER, SCRATCHPAD} and _may_be_payload(text):
+        if payload and payload.keys() <= {ANSWER, SCRATCHPAD} and _may_be_payload(text):
             if not is_requested_form(payload, request.response_format):
                 return _with_payload(response, result, payload, tuple(found))
             payload = {}
@@ -187,9 +184,8 @@ def _parts_of(result: ParseResult, selected: SelectedCalls, response: InferenceR
     return parts
 
 
-_ANSWER = "answer"
 _CALL_KEYS: Final = frozenset({"tool", "arguments"})
-_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (_ANSWER, SCRATCHPAD, *sorted(_CALL_KEYS))])
+_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (ANSWER, SCRATCHPAD, *sorted(_CALL_KEYS))])
 _SPACE_AND_FENCE: Final = re.compile(r"\s++|```\w*+")
 _MAX_PAYLOAD_START: Final = 100
 
@@ -199,17 +195,17 @@ def _read_payload(text: str) -> dict[str, Any]:
 
     Deviations from JSON, such as a line break in a text, are read as in calls.
     """
-    if f'"{SCRATCHPAD}"' not in text and f'"{_ANSWER}"' not in text:
+    if f'"{SCRATCHPAD}"' not in text and f'"{ANSWER}"' not in text:
         return {}
     data = _read_object(strip_fence(text))
     # A model that follows a strict schema writes every key.
     payload = {key: value for key, value in data.items() if key not in _CALL_KEYS or value not in (None, "", {})}
     if SCRATCHPAD not in payload:  # without it, an answer of another type may be data
-        is_answer = payload.keys() == {_ANSWER} and isinstance(payload[_ANSWER], str)
+        is_answer = payload.keys() == {ANSWER} and isinstance(payload[ANSWER], str)
         return {**payload, SCRATCHPAD: ""} if is_answer else {}
     if not isinstance(payload[SCRATCHPAD], str | None):
         return {}
-    return payload if payload[SCRATCHPAD] or payload.get(_ANSWER) is not None else {}
+    return payload if payload[SCRATCHPAD] or payload.get(ANSWER) is not None else {}
 
 
 def _read_object(text: str) -> dict[str, Any]:
@@ -228,10 +224,10 @@ def _with_payload(
     """Return the response with the thoughts and the answer of an object; without an answer, the model goes on."""
     parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
     parts += [Reasoning(text) for text in (result.reasoning, payload[SCRATCHPAD]) if text]
-    answer = payload.get(_ANSWER)
+    answer = payload.get(ANSWER)
     if answer is None:
         return evolve(response, parts=parts, wants_to_continue=True, quoted_calls=quoted)
-    parts.append(Text(answer if isinstance(answer, str) else format_json(answer).decode()))
+    parts.append(Text(text_of(answer)))
     return evolve(response, parts=parts, quoted_calls=quoted)
 
 

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from agentloop.errors import BoundExceeded
 from agentloop.models.text_calls import CallGrade, RejectedCall
 from agentloop.models.text_calls.grades import is_call_language
-from agentloop.models.text_calls.openings import UNPAIRED_CLOSERS
+from agentloop.models.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.tool_calls import Effect, ToolCall, ToolSpec
@@ -119,3 +119,13 @@ def strip_fence(text: str) -> str:
     info, newline, content = stripped[len(_FENCE) :].partition("\n")
     is_block = newline and content.endswith(_FENCE) and is_call_language(info)
     return content[: -len(_FENCE)].strip() if is_block else stripped
+
+
+def split_reasoning(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the reasoning that is marked by tags at the beginning of a text, and the rest of the text."""
+    stripped = text.lstrip()
+    for opener, closer in REASONING_TAGS:
+        end = stripped.find(closer)
+        if end >= 0 and stripped.startswith(opener):
+            return (stripped[len(opener) : end].strip(),), stripped[end + len(closer) :]
+    return (), text

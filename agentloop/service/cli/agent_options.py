@@ -25,7 +25,7 @@ from agentloop.loop.unasked import format_unasked, unasked_tools
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.models.config import LLMConfig
 from agentloop.models.http_inference import HttpInference
-from agentloop.models.modes.react_driver import ReActDriver
+from agentloop.models.modes.react import ReActDriver
 from agentloop.models.presets import PRESETS
 from agentloop.policies.budgets.budget import Budget, TimeLimit
 from agentloop.policies.egress import EgressApproval

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agentloop import (
     AgentLoop,
     AgentState,
+    Budget,
     Message,
     ReActDriver,
     ScriptedInference,
@@ -38,7 +39,7 @@ from agentloop.events import (
 from agentloop.interception import RequireApproval
 from agentloop.models import ReActCall, ReActDecision, ReActJsonMode, ReActTextMode, decision_of
 from agentloop.models.modes.answer_stream import LabelSearch, PlainSearch
-from agentloop.models.modes.react_mode import select_react_mode
+from agentloop.models.modes.react import select_react_mode
 from agentloop.values import (
     Bounds,
     Capabilities,
@@ -55,6 +56,8 @@ from agentloop.values import (
     StepKind,
     Text,
     ToolChoice,
+    ToolExchange,
+    ToolExecution,
     ToolSpec,
     ToolStatus,
     Usage,
@@ -62,6 +65,7 @@ from agentloop.values import (
 )
 from agentloop.values.inference import iter_deltas
 from agentloop.values.json import extract_json
+from agentloop.values.messages import LAST_ANSWER
 
 
 @tool(effect="pure")
@@ -496,7 +500,7 @@ def test_no_text_makes_the_parser_raise(mode: ReActJsonMode | ReActTextMode, tex
 
 
 def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
-    """Tools whose arguments the strict subset can express are part of the schema; with other tools it is not strict."""
+    """Arguments that the strict subset can express are an object; those of other tools are JSON in a string."""
     strict = ReActJsonMode().render_request(REQUEST).response_format
     assert strict is not None
     assert strict.strict
@@ -510,13 +514,14 @@ def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
     ]
     assert [branch["properties"]["tool"]["enum"] for branch in branches[:2]] == [("add",), ("look",)]
     free = ToolSpec("free", "Free.", {"type": "object"})
-    lenient = ReActJsonMode().render_request(InferenceRequest((), tools=(free,))).response_format
-    assert lenient is not None
-    assert not lenient.strict
+    mixed: Any = ReActJsonMode().render_request(InferenceRequest((), tools=(free, add.spec))).response_format
+    assert mixed.strict
+    as_text, as_object = [branch["properties"] for branch in mixed.schema["properties"]["decision"]["anyOf"][:2]]
+    assert (as_text["args"]["type"], as_object["args"]["type"]) == ("string", "object")
     single = ReActJsonMode().render_request(InferenceRequest((), tools=(free, add.spec), parallel_tool_calls=False))
     assert single.response_format is not None
     assert single.response_format.schema is not None
-    assert "calls" not in single.response_format.schema["properties"]
+    assert "calls" not in str(single.response_format.schema)
     assert '"calls"' not in single.system_prompt
 
 
@@ -526,7 +531,6 @@ def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
         (ToolChoice.auto(), ["tool", "tool", "calls", "answer"]),
         (ToolChoice.required(), ["tool", "tool", "calls"]),
         (ToolChoice.specific("look"), ["tool", "calls"]),
-        (ToolChoice.none(), ["answer"]),
     ],
 )
 def test_a_tool_choice_leaves_only_the_decisions_that_it_allows(choice: ToolChoice, kinds: list[str]) -> None:
@@ -552,18 +556,23 @@ def test_a_decision_is_read_with_and_without_the_object_around_it(decision: str)
 
 
 @pytest.mark.parametrize(
-    ("response_format", "schema"),
-    [(None, {"type": "string"}), (ResponseFormat({"type": "integer"}), {})],
+    ("response_format", "kind"),
+    [
+        (None, "string"),
+        (ResponseFormat({"type": "integer"}), "integer"),
+        (ResponseFormat({"type": "object"}), "string"),
+    ],
 )
-def test_a_lenient_schema_leaves_the_form_of_a_typed_answer_open(
-    response_format: ResponseFormat | None, schema: Any
+def test_an_answer_that_no_strict_schema_expresses_is_json_in_a_string(
+    response_format: ResponseFormat | None, kind: str
 ) -> None:
-    """An answer without a schema is a text; any other is checked when it arrives."""
+    """An answer without a schema is a text; the value of any other that can be expressed is in the schema."""
     free = ToolSpec("free", "Free.", {"type": "object"})
-    rendered = ReActJsonMode().render_request(InferenceRequest((), tools=(free,), response_format=response_format))
-    assert rendered.response_format is not None
-    assert rendered.response_format.schema is not None
-    assert rendered.response_format.schema["properties"]["answer"] == schema
+    request = InferenceRequest((), tools=(free,), response_format=response_format)
+    form: Any = ReActJsonMode().render_request(request).response_format
+    assert form.strict
+    answer = form.schema["properties"]["decision"]["anyOf"][-1]["properties"]["answer"]
+    assert answer["type"] == kind
 
 
 @both_notations
@@ -785,6 +794,27 @@ class Scored(ReActDecision):
     score: Score
 
 
+@frozen(kw_only=True)
+class Noted(ReActDecision):
+    """A decision with a field that the strict subset cannot express, and one that it can."""
+
+    notes: dict[str, int]
+    mood: Literal["calm", "hasty"] = "calm"
+
+
+@pytest.mark.parametrize("notes", ['{"a": 1}', json.dumps('{"a": 1}')])
+async def test_an_additional_field_may_be_written_as_json_in_a_string(notes: str) -> None:
+    """A field of any keys is a string in the schema, which stays strict, and is read in both forms."""
+    answer = JSON_ANSWER.replace("{", f'{{"notes": {notes}, ', 1)
+    loop, model, _ = create_loop("json", answer, decision_type=Noted)
+    state = await loop.execute("?")
+    assert decision_of(state.messages[-1], Noted).notes == {"a": 1}
+    form: Any = model.requests[0].response_format
+    branch = form.schema["properties"]["decision"]["anyOf"][-1]["properties"]
+    assert (form.strict, branch["notes"]["type"]) == (True, "string")
+    assert "anyOf" in branch["mood"]
+
+
 async def test_an_additional_field_that_its_class_refuses_is_rejected() -> None:
     """Whatever error the class raises, the model reads it with its place."""
     low, high = [JSON_ANSWER.replace("{", f'{{"score": {{"points": {points}}}, ', 1) for points in (3, 30)]
@@ -833,6 +863,118 @@ async def test_an_answer_of_its_own_is_in_plain_words_unless_it_has_a_type(
     prompt = model.requests[-1].system_prompt
     assert "Write your answer now" in prompt
     assert ("in plain words and without any labels" in prompt) is is_plain
+
+
+def _last_requests() -> list[Any]:
+    notice = Message.user("This is your last answer.", metadata=LAST_ANSWER)
+    call = ToolCall("1", "add", '{"a": 1, "b": 2}')
+    execution = ToolExecution.of(
+        call, ToolStatus.SUCCEEDED, key="", id="", at=datetime(2026, 1, 1, tzinfo=UTC), value=3
+    )
+    called = REQUEST.with_messages([*REQUEST.messages, Message.assistant(ToolExchange(call, execution))])
+    return [
+        pytest.param(REQUEST.with_tool_choice(ToolChoice.none()), id="tools that must not be called"),
+        pytest.param(called.with_tool_choice(ToolChoice.none()), id="none of them any more"),
+        pytest.param(called.with_messages([*called.messages, notice]).with_tools(()), id="a last answer"),
+        pytest.param(REQUEST.with_tools(()).with_tool_choice(ToolChoice.none()), id="a last answer at once"),
+    ]
+
+
+@pytest.mark.parametrize("constrain", ["json_schema", "json_object", None])
+@pytest.mark.parametrize("request_", _last_requests())
+def test_a_request_without_calls_has_the_schema_of_an_answer_alone(
+    request_: InferenceRequest, constrain: Literal["json_schema", "json_object"] | None
+) -> None:
+    """No decision, no tool, no notice that a weak model would repeat, and the form of the answer in the prompt."""
+    offered = ReActJsonMode(constrain=constrain).render_request(request_)
+    form: Any = offered.response_format
+    assert '{"answer": TEXT}' in offered.system_prompt
+    assert "You work in steps" not in offered.system_prompt
+    assert "This is your last answer." not in [message.text for message in offered.messages]
+    assert offered.tools == ()
+    assert (form is None) is (constrain is None)
+    if constrain == "json_schema":
+        assert list(form.schema["properties"]) == ["answer"]
+    elif form is not None:
+        assert form.schema is None
+
+
+@pytest.mark.parametrize("request_", _last_requests())
+def test_labeled_lines_are_not_asked_for_where_no_call_is_possible(request_: InferenceRequest) -> None:
+    """The model is asked for plain words, without the notice and without the notation."""
+    offered = ReActTextMode().render_request(request_)
+    assert "Action" not in offered.system_prompt
+    assert "This is your last answer." not in [message.text for message in offered.messages]
+    assert (offered.response_format, offered.tools) == (None, ())
+
+
+LAST_WORDS = {
+    "json": [
+        '{"thought": "more", "type": "tool", "tool": "add", "args": {"a": 1, "b": 2}}',
+        '{"decision": {"thought": "more", "type": "tool", "tool": "add", "args": {"a": 1, "b": 2}}}',
+        '{"scratchpad": "I call add."}',
+        '{"answer": ""}',
+        '```json\n{"answer": null}\n```',
+        '{"thought": "x", "type": "call_tool", "tool": "add"}',
+        '{"decision": {"thought": "x", "type": "lunch"}}',
+        '{"thought": "x", "type": "final"}',
+    ],
+    "text": ['Thought: more\nAction: add\nAction Input: {"a": 1, "b": 2}', "Thought: I know.\nFinal Answer:"],
+}
+
+
+@pytest.mark.parametrize(("output", "written"), [(name, each) for name in LAST_WORDS for each in LAST_WORDS[name]])
+@pytest.mark.parametrize("decision_type", [ReActDecision, Rated])
+async def test_what_is_no_answer_in_place_of_the_last_one_is_rejected(
+    output: Any, written: str, decision_type: type[ReActDecision]
+) -> None:
+    """A model that goes on in the notation is asked for its answer and shown why; the answer alone has no fields of a decision."""
+    call = NOTATIONS[output][0]
+    rated = {
+        "json": call.replace("{", '{"confidence": 0.5, ', 1),
+        "text": call.replace("\nA", "\nConfidence: 0.5\nA", 1),
+    }
+    first = rated[output] if decision_type is Rated else call
+    model = ScriptedInference(first, written, '{"answer": "It is 3."}' if output == "json" else "It is 3.")
+    driver = ReActDriver(model, output=output, decision_type=decision_type)
+    state = await AgentLoop(driver, [add], interceptors=[Budget(steps=2)]).execute("1 + 2?")
+    assert (state.final_text, len(model.requests)) == ("It is 3.", 3)
+    assert "was rejected" in model.requests[-1].messages[-1].text
+
+
+async def test_a_stuck_model_may_leave_out_what_the_answer_alone_has_no_place_for() -> None:
+    """Behind a repeated call, the schema is that of the answer, and a decision's own fields are not missed."""
+    call = JSON_CALL.replace("{", '{"confidence": 0.5, ', 1)
+    loop, model, _ = create_loop("json", call, call, '{"answer": "It is 3."}', decision_type=Rated)
+    assert (await loop.execute("1 + 2?")).final_text == "It is 3."
+    form: Any = model.requests[-1].response_format
+    assert list(form.schema["properties"]) == ["answer"]
+    loop, model, _ = create_loop(
+        "json", call, JSON_ANSWER, JSON_ANSWER.replace("{", '{"confidence": 1, ', 1), decision_type=Rated
+    )
+    assert (await loop.execute("1 + 2?")).usage.requests == 3
+
+
+@both_notations
+@pytest.mark.parametrize("written", ['{"total": 3}', "[3]", "```\nadd 1 2\n```", '{"total": 3} is what I found'])
+async def test_data_in_place_of_the_last_answer_are_the_answer(output: Any, written: str) -> None:
+    """Without an enforced schema, a model may write the JSON or the text that the user wants as it is."""
+    model = ScriptedInference(NOTATIONS[output][0], written)
+    loop = AgentLoop(ReActDriver(model, output=output), [add], interceptors=[Budget(steps=2)])
+    assert (await loop.execute("1 + 2?")).final_text == written
+
+
+@both_notations
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_choice_of_no_tool_is_answered_in_any_form(output: str, *, streaming: bool) -> None:
+    """The answer may come as the object that was asked for, as a decision, or in plain words."""
+    decided = NOTATIONS[output][2]
+    for written in ['{"answer": "It is 3."}', '{"thought": "I know.", "answer": "It is 3."}', decided, "It is 3."]:
+        loop, _, events = create_loop(output, written, tool_choice="none", streaming=streaming)
+        state = await loop.execute("1 + 2?")
+        assert (state.final_text, state.usage.requests) == ("It is 3.", 1)
+        deltas = [event.delta for event in events if isinstance(event, InferenceDeltaReceived)]
+        assert "".join(delta.text for delta in deltas if delta.kind == "text") == ("It is 3." if streaming else "")
 
 
 @both_notations
