@@ -74,7 +74,6 @@ from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import Bounds
 from agentloop.values.capabilities import CapabilityRow, StructuredOutput
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ModeChoice, ResponseFormat
-from agentloop.values.json import format_json
 from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.state import AgentState
@@ -133,25 +132,12 @@ def _system_prompt(request: InferenceRequest, form: dict[str, str], extra_fields
     sections += [_INSTRUCTIONS % {**form, "several": several}, *extra_fields, _RULES]
     answer = request.response_format
     if answer is not None:
-        required = "is a JSON object" if answer.schema is None else f"satisfies {format_json(answer.schema).decode()}"
+        required = "is a JSON object" if answer.schema is None else f"satisfies {text_of(answer.schema)}"
         sections.append(f"The final answer is JSON that {required}.\n")
     choice = describe_tool_choice(request.tool_choice)
     if choice:
         sections.append(f"{choice}\n")
     return "\n".join([*sections, describe_tools(request.tools)])
-
-
-def _describe_json_fields(decision_type: type[ReActDecision]) -> list[str]:
-    extra = extra_fields_schema(decision_type)
-    schema = format_json(extra).decode()
-    return [f"Every such object also has what this JSON Schema asks for:\n{schema}\n"] if extra["properties"] else []
-
-
-def _describe_labeled_fields(decision_type: type[ReActDecision]) -> list[str]:
-    return [
-        f"After every Thought, write a line `{label_of(name)}: ` and what satisfies {format_json(schema).decode()}\n"
-        for name, schema in extra_fields_schema(decision_type)["properties"].items()
-    ]
 
 
 def _plain_answer_prompt(request: InferenceRequest) -> str:
@@ -242,29 +228,6 @@ def _thought_of(message: Message) -> str:
     if message.exchanges:  # the text next to calls is not an answer
         thoughts.append(message.text)
     return "\n\n".join([thought for thought in thoughts if thought])
-
-
-def _format_json(message: Message) -> str:
-    thought = _thought_of(message)
-    if thought_alone(message):
-        return text_of({SCRATCHPAD: thought})
-    calls = [{"tool": each.call.name, "args": arguments_object(each.call)} for each in message.exchanges]
-    decided: dict[str, Any] = {"type": "tool", **calls[0]} if len(calls) == 1 else {"type": "tool", "calls": calls}
-    if not calls:
-        decided = {"type": "final", "answer": message.text}
-    return text_of({"thought": thought, **extra_values(message.parts), **decided})
-
-
-def _format_lines(message: Message) -> str:
-    thought = _thought_of(message)
-    lines = [f"{THOUGHT}: {thought}"] if thought else []
-    lines += [f"{label_of(name)}: {text_of(value)}" for name, value in extra_values(message.parts).items()]
-    for exchange in message.exchanges:
-        arguments = text_of(arguments_object(exchange.call))
-        lines += [f"{ACTION}: {exchange.call.name}", f"{INPUT}: {arguments}"]
-    if not message.exchanges and not thought_alone(message):
-        lines.append(f"{ANSWER}: {message.text}")
-    return "\n".join(lines)
 
 
 # --- the modes --------------------------------------------------------------------------------------------------------
@@ -372,10 +335,19 @@ class ReActJsonMode(ReActMode):
         return "react-json"
 
     def _format(self, message: Message) -> str:
-        return _format_json(message)
+        thought = _thought_of(message)
+        if thought_alone(message):
+            return text_of({SCRATCHPAD: thought})
+        calls = [{"tool": each.call.name, "args": arguments_object(each.call)} for each in message.exchanges]
+        decided: dict[str, Any] = {"type": "tool", **calls[0]} if len(calls) == 1 else {"type": "tool", "calls": calls}
+        if not calls:
+            decided = {"type": "final", "answer": message.text}
+        return text_of({"thought": thought, **extra_values(message.parts), **decided})
 
     def _offer(self, request: InferenceRequest, rendered: InferenceRequest) -> InferenceRequest:
-        prompt = _system_prompt(request, _JSON_FORM, _describe_json_fields(self.decision_type))
+        extra = extra_fields_schema(self.decision_type)
+        fields = f"Every such object also has what this JSON Schema asks for:\n{text_of(extra)}\n"
+        prompt = _system_prompt(request, _JSON_FORM, [fields] if extra["properties"] else [])
         response_format = None if self.constrain is None else ResponseFormat()
         if self.constrain == "json_schema":
             response_format = _decision_format(request, self.decision_type)
@@ -405,10 +377,20 @@ class ReActTextMode(ReActMode):
         return "react-text"
 
     def _format(self, message: Message) -> str:
-        return _format_lines(message)
+        thought = _thought_of(message)
+        lines = [f"{THOUGHT}: {thought}"] if thought else []
+        lines += [f"{label_of(name)}: {text_of(value)}" for name, value in extra_values(message.parts).items()]
+        for exchange in message.exchanges:
+            arguments = text_of(arguments_object(exchange.call))
+            lines += [f"{ACTION}: {exchange.call.name}", f"{INPUT}: {arguments}"]
+        if not message.exchanges and not thought_alone(message):
+            lines.append(f"{ANSWER}: {message.text}")
+        return "\n".join(lines)
 
     def _offer(self, request: InferenceRequest, rendered: InferenceRequest) -> InferenceRequest:
-        prompt = _system_prompt(request, _TEXT_FORM, _describe_labeled_fields(self.decision_type))
+        extra = extra_fields_schema(self.decision_type)["properties"]
+        lines = [f"`{label_of(name)}: ` and what satisfies {text_of(schema)}" for name, schema in extra.items()]
+        prompt = _system_prompt(request, _TEXT_FORM, [f"After every Thought, write a line {line}\n" for line in lines])
         return evolve(rendered, system_prompt=prompt, response_format=None)
 
     def read_decision(self, text: str, request: InferenceRequest) -> ParsedDecision:
@@ -690,11 +672,11 @@ def fail_decision(
     error: DecisionExtractionError | DecisionValidationError
     if rejection.problem:
         error = DecisionExtractionError(rejection.problem, response.text)
-        call = ToolCall("", EXTRACTION, _json({"text": response.text}))
+        call = ToolCall("", EXTRACTION, text_of({"text": response.text}))
     else:
         error = DecisionValidationError(rejection.messages)
         calls = [{"tool": call.name, "args": call.arguments_json} for call in response.tool_calls]
-        call = ToolCall("", VALIDATION, _json({"calls": calls, "text": response.text}))
+        call = ToolCall("", VALIDATION, text_of({"calls": calls, "text": response.text}))
     # The step holds a call with its outcome, so that the conversation stays valid and can be continued.
     draft.parts = (*[part for part in response.parts if isinstance(part, Reasoning)], call)
     draft.calls = ToolCalls.of([call], draft.state)
@@ -708,10 +690,6 @@ def fail_decision(
     )
     draft.outcome = ToolExecutions((execution,), (), draft.state)
     return error
-
-
-def _json(data: dict[str, object]) -> str:
-    return text_of(data)
 
 
 def _is_final(response: InferenceResponse) -> bool:
