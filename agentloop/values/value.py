@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from operator import attrgetter
 from types import UnionType
-from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 from attrs import field, fields, frozen
@@ -239,7 +239,14 @@ def _accepts(hint: Any, value: object) -> bool:
 T = TypeVar("T")
 
 
-def copier(kind: type[T], *changed: str) -> Callable[..., T]:
+class Copy(Protocol):
+    """Copies an object with other values of some fields."""
+
+    def __call__(self, value: T, /, *new_values: object) -> T:
+        """Return the copy, of the class of the object."""
+
+
+def copier(kind: type, *changed: str) -> Copy:
     """Return a function that copies an object of an attrs class with other values of some fields: `copy(value, *new_values)`.
 
     It is generated, as the `__init__` of the class is, so that it keeps every other field in half the time of `attrs.evolve`, which looks
@@ -260,7 +267,7 @@ def copier(kind: type[T], *changed: str) -> Callable[..., T]:
     new = ", ".join(f"{name}={name}" for name in changed)
     kept = "".join(f", {alias}=_value.{name}" for alias, name in names.items() if alias not in changed)
     code = f"_kind({new}{kept}) if _value.__class__ is _kind else _evolve(_value, {new})"
-    copy: Callable[..., T] = eval(  # noqa: S307  # names of fields
+    copy: Copy = eval(  # noqa: S307  # names of fields
         f"lambda _value, {', '.join(changed)}: {code}", {"_kind": kind, "_evolve": attrs.evolve}
     )
     return copy

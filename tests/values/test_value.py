@@ -172,7 +172,7 @@ class Odd:
     """Has the kinds of fields that classes of the package have."""
 
     plain: int
-    converted: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    converted: tuple[int, ...] = attrs.field(default=(), converter=tuple[int, ...])
     _private: int = 0
     renamed: int = attrs.field(default=0, alias="other")
     counted: list[int] = attrs.field(factory=list, init=False)
@@ -183,12 +183,12 @@ class Odd:
 @given(st.sets(st.sampled_from([field.alias for field in attrs.fields(Odd) if field.init]), min_size=1))
 def test_a_copy_has_every_field_that_evolve_has(changed: set[str]) -> None:
     """Whichever fields change, all others stay, under whatever name `__init__` takes them."""
-    before = Odd(plain=1, converted=[2], private=3, other=4, kind=5, value=6)
+    before = Odd(plain=1, converted=(2,), private=3, other=4, kind=5, value=6)
     changes: dict[str, Any] = {name: (7,) if name == "converted" else 8 for name in sorted(changed)}
     copy = copier(Odd, *changes)
     assert copy(before, *changes.values()) == attrs.evolve(before, **changes)
     wider = attrs.make_class("wider", {"added": attrs.field(default=0)}, bases=(Odd,), frozen=True, kw_only=True)
-    kept = copy(wider(plain=1, private=3, added=9), *changes.values())
+    kept: Any = copy(wider(plain=1, private=3, added=9), *changes.values())
     assert (type(kept), kept.added) == (wider, 9)
 
 
