@@ -102,7 +102,7 @@ async def measure(script: Callable[[str], Sequence[ScriptLine]], *, programs: bo
         for number in range(TASKS):
             models.append(Counter(*script(f"region {number}")))
             driver = ToolCallingDriver(models[-1], mode="program" if programs else "native")
-            state = await loop.with_driver(driver).execute(f"Add up the orders of region {number}.")
+            state = await loop.replace(driver=driver).execute(f"Add up the orders of region {number}.")
             executions = [call for step in state.steps for outer in step.executions for call in outer.flat]
             calls += sum(call.name == "read_orders" and call.succeeded for call in executions)
     sizes = [size for model in models for size in model.sizes]

@@ -116,7 +116,7 @@ async def measured() -> list[Row]:
 async def record(loop: AgentLoop[str], *, is_read: bool) -> None:
     """Run an execution with a journal, and read its trace after it."""
     journal = MemoryJournal()
-    state = await loop.with_journal(journal).execute("What is 17 + 25?")
+    state = await loop.replace(journal=journal).execute("What is 17 + 25?")
     if is_read:
         await build_trace(journal, state.execution_id)
 

@@ -48,7 +48,7 @@ MODEL = ScriptedInference(
     ToolCall("1", "search", '{"words": "return lamps"}'),
     '{"text": "A lamp can be returned within 30 days.", "sources": ["returns"]}',
 )
-loop = AgentLoop.for_model(MODEL, tools=[search], output_type=Answer, temperature=0)
+loop = AgentLoop.for_model(MODEL, tools=[search], output_type=Answer, options={"temperature": 0})
 
 if __name__ == "__main__":
     with closing(open_index()) as index:

@@ -114,7 +114,7 @@ WITHOUT_SENSE: dict[str, tuple[Callable[[], object], str]] = {
         "extra contains messages",
     ),
     "a model beside that of the request": (
-        lambda: AgentLoop.for_model(ScriptedInference("done"), extra={"model": "other"}),
+        lambda: AgentLoop.for_model(ScriptedInference("done"), options={"extra": {"model": "other"}}),
         "extra contains model",
     ),
     "a doubt about nothing": (

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from agentloop.agents.agent_file import (
     COMPILERS,
@@ -31,6 +31,7 @@ from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, InvalidParameter, ToolDefinitionError
 from agentloop.interception.rules import Permissions, RequireApproval, Rule
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.parts import FileGrants
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
 from agentloop.models.config import LLMConfig
@@ -44,8 +45,8 @@ from agentloop.toolkits.source_files import LocatedValue, Mistake, raise_mistake
 from agentloop.toolkits.statements import FileStatements, Trust, TrustLike, chain_of, place_of
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.authority import Statement, strictest
-from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
-from agentloop.values.json import freeze_object
+from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions, OptionsLike, options_of
+from agentloop.values.json import EMPTY_OBJECT, freeze_object
 from agentloop.values.tool_calls import Effect
 
 ANY_SERVER = "*"
@@ -77,9 +78,9 @@ class AgentSources:
     def of(
         cls,
         path: str | PathLike[str],
-        allow: Iterable[str],
-        allow_servers: Iterable[str],
-        variables: Mapping[str, Variable] | None,
+        allow: Iterable[str] = (),
+        allow_servers: Iterable[str] = (),
+        variables: Mapping[str, Variable] | None = EMPTY_OBJECT,
         *,
         trust: TrustLike = False,
     ) -> AgentSources:
@@ -111,19 +112,16 @@ class AgentSources:
         return agent, frozenset(reader.needed)
 
 
-def build_from_file(  # the parameters of `AgentLoop.from_file`, each by its name
-    kind: type[Any],
+def build_from_file(
+    create_loop: Callable[..., Any],
     path: str | PathLike[str],
-    *,
-    allow: Iterable[str],
-    allow_servers: Iterable[str],
-    variables: Mapping[str, Variable],
-    trust: TrustLike,
-    model: str | ModelConfig | CanInfer | None,
     parts: Mapping[str, Any],
+    *,
+    model: str | ModelConfig | CanInfer | None = None,
+    **grants: Unpack[FileGrants],
 ) -> Any:
-    """Return the loop of the agent that a file describes; `AgentLoop.from_file` describes the parameters."""
-    return build_agent(kind, AgentSources.of(path, allow, allow_servers, variables, trust=trust), model, parts)
+    """Return the loop of the agent that a file describes; `FileOptions` describes the parameters."""
+    return build_agent(create_loop, AgentSources.of(path, **grants), model, parts)
 
 
 def build_agent(
@@ -142,7 +140,8 @@ def build_agent(
         create_loop: the class of the loop.
         sources: the file, and what it may name.
         model: replaces the model of the file.
-        parts: further parameters of the loop; tools and interceptors are added to those of the file.
+        parts: further parameters of the loop. Tools and interceptors are added to those of the file, and `options` replace those of
+            the same name in its settings.
         guards: interceptors of the agent and of each of its sub-agents.
         needs_keys: whether the API keys of models have to be there; without them, the loop can be checked, not run.
         grants: what the person at the command line allows the ensembles of the file, as `EnsembleBuilder` has it.
@@ -153,10 +152,11 @@ def build_agent(
     """
     if model is not None and not isinstance(model, str | LLMConfig | CanInfer):
         raise InvalidParameter(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+    given = {} if parts is None else {**parts, "options": _given(parts.get("options", DEFAULT_OPTIONS))}
     descriptor, _ = sources.read()
     builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys, sources.trust, grants)
     # The builder returns None only with a mistake.
-    loop: L = builder.build(descriptor, model, dict(parts or {}))
+    loop: L = builder.build(descriptor, model, given)
     raise_mistakes(builder.mistakes)
     return loop
 
@@ -183,9 +183,9 @@ class _AgentBuilder:
         Args:
             agent: its descriptor.
             model: the model that replaces its own, or that of its caller.
-            parts: parameters of the loop that the program passes.
+            parts: parameters of the loop that the program passes, and its `options` by name.
         """
-        count = len(self.mistakes)
+        count, options = len(self.mistakes), parts.pop("options", {})
         inference, model_name = self._inference(agent, model)
         self._check_settings(agent)
         tools = [*self._tools(agent), *self._sub_agents(agent, inference), *_elements(parts.pop("tools", ()))]
@@ -195,7 +195,7 @@ class _AgentBuilder:
         try:
             loop = self.create_loop(
                 **{
-                    "driver": _driver(agent, inference),
+                    "driver": _driver(agent, inference, options),
                     "tools": tools,
                     "interceptors": interceptors,
                     "system_prompt": agent.system_prompt,
@@ -440,9 +440,19 @@ def _rules(rules: Iterable[str | Mapping[str, Any]]) -> list[Rule]:
     return [Rule(tool=rule) if isinstance(rule, str) else Rule(**rule) for rule in rules]
 
 
-def _driver(agent: AgentDescriptor, inference: CanInfer) -> CanUseTools:
-    given = {key: value for key, value in agent.value("settings", {}).items() if key in OPTION_NAMES}
-    options = InferenceOptions(**given) if given else DEFAULT_OPTIONS
+def _given(options: OptionsLike) -> dict[str, Any]:
+    """Return the options that a program has set, by name; the other ones are left to the file."""
+    checked = options_of(options)
+    if not isinstance(options, InferenceOptions):
+        return {**options}
+    return {
+        name: value for name, value in asdict(checked, recurse=False).items() if value != getattr(DEFAULT_OPTIONS, name)
+    }
+
+
+def _driver(agent: AgentDescriptor, inference: CanInfer, given: Mapping[str, Any]) -> CanUseTools:
+    settings = {key: value for key, value in agent.value("settings", {}).items() if key in OPTION_NAMES}
+    options = InferenceOptions(**{**settings, **given})
     mode = agent.value("mode", "auto")
     if agent.value("driver", "tools") == "react":
         return ReActDriver(inference, options=options, output=mode)

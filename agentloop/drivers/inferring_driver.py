@@ -60,6 +60,7 @@ from agentloop.values.inference import (
     InferenceResponse,
     ModeChoice,
     ToolChoice,
+    options_of,
     tool_choice_of,
     within_bounds,
 )
@@ -96,7 +97,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
             answer afterwards; with False it is required in every step.
         parallel_tool_calls: whether a response may contain several calls; None for the provider's default. With False, all
             calls of a response but the first are rejected.
-        options: model, sampling and limits of every inference.
+        options: model, sampling and limits of every inference: an `InferenceOptions`, or its attributes as a mapping.
         max_retries: how often the model may be called again in one step because its response cannot be used.
     """
 
@@ -107,7 +108,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
     tool_choice: ToolChoice = field(factory=ToolChoice.auto, converter=tool_choice_of)
     reset_tool_choice: bool = field(default=True, validator=instance_of(bool))
     parallel_tool_calls: bool | None = field(default=None, validator=optional(instance_of(bool)))
-    options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
+    options: InferenceOptions = field(default=DEFAULT_OPTIONS, converter=options_of)
     max_retries: int = field(default=2, validator=at_least(0))
     # Created anew for each copy, so that executions do not share what was announced.
     _announced_models: set[str] = field(factory=set, repr=False, init=False, eq=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, Literal, Self, TypeAlias, cast, get_args
+from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack, cast, get_args
 
 from attrs import field, frozen
 
@@ -24,16 +24,14 @@ from agentloop.drivers.structural_mode import as_mode_or_name
 from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
 from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import (
-    HostedKind,
-    HostedTool,
-    InferenceOptions,
     InferenceRequest,
     InferenceResponse,
     ModeChoice,
-    ReasoningEffort,
+    OptionsLike,
     ToolChoice,
+    check_keywords,
 )
-from agentloop.values.json import EMPTY_OBJECT, JsonValue, canonical_json, parse_json
+from agentloop.values.json import canonical_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
 from agentloop.values.secrets import KeyFunction, Secret
@@ -49,6 +47,18 @@ def _as_mode(mode: ModeLike | ModeName) -> CanUseMode | ModeName:
     return cast("CanUseMode | ModeName", as_mode_or_name(mode))  # a name stays the same
 
 
+class DriverSettings(TypedDict, total=False):
+    """The attributes of a `ToolCallingDriver` that depend on its model; the class describes them."""
+
+    options: OptionsLike
+    tool_choice: ToolChoice | Literal["auto", "required", "none"]
+    parallel_tool_calls: bool | None
+    mode: ModeLike | ModeName
+    max_retries: int
+    streaming: bool
+    eager: bool
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolCallingDriver(InferringDriver, CanAddTools):
     """Calls the model once per step with the tools on offer, and executes the tool calls of its response.
@@ -59,7 +69,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         inference: the model.
         tool_choice: whether, and which, tool the model must call.
         parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
-        options: model, sampling and limits of every inference.
+        options: model, sampling and limits of every inference: an `InferenceOptions`, or its attributes as a mapping.
         mode: how tools are offered and calls are parsed: a mode, its name, or `auto` for the mode that suits the model. With
             `program`, the model calls tools by programs, and the driver adds the tool that runs them if it is missing.
         models: capabilities of models, for `auto`; they take precedence over those of the published models.
@@ -88,60 +98,23 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             )
 
     @classmethod
-    def for_model(  # noqa: PLR0913  # the settings of a model, each by its name
+    def for_model(
         cls,
         model: str | ModelConfig | CanInfer,
         *,
         base_url: str | None = None,
         api_key: str | Secret | KeyFunction | None = None,
         timeout: float | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        max_tokens: int | None = None,
-        stop: str | Iterable[str] = (),
-        seed: int | None = None,
-        reasoning_effort: ReasoningEffort | None = None,
-        cache_prompt: bool = False,
-        hosted_tools: Iterable[HostedTool | HostedKind] = (),
-        logprobs: bool = False,
-        top_logprobs: int | None = None,
-        extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
-        tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
-        parallel_tool_calls: bool | None = None,
-        mode: ModeLike | ModeName = "auto",
-        max_retries: int = 2,
-        streaming: bool = False,
-        eager: bool = False,
+        **settings: Unpack[DriverSettings],
     ) -> Self:
-        """Create the driver of a model, with the settings that its requests have; `AgentLoop.for_model` describes them.
+        """Create the driver of a model, with some of the attributes above; `ModelOptions` describes the parameters.
 
         Raises:
             ConfigurationError: if the model string or a setting is invalid, a key is missing, or a setting cannot apply.
             TypeError: if the model or a setting has a wrong type.
         """
-        options = InferenceOptions(
-            temperature=temperature,
-            top_p=top_p,
-            max_tokens=max_tokens,
-            stop=stop,
-            seed=seed,
-            reasoning_effort=reasoning_effort,
-            cache_prompt=cache_prompt,
-            hosted_tools=hosted_tools,
-            logprobs=logprobs,
-            top_logprobs=top_logprobs,
-            extra=extra,
-        )
-        return cls(
-            models().inference_of(model, base_url=base_url, api_key=api_key, timeout=timeout),
-            options=options,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            mode=mode,
-            max_retries=max_retries,
-            streaming=streaming,
-            eager=eager,
-        )
+        check_keywords("ToolCallingDriver.for_model()", settings, DriverSettings.__annotations__)
+        return cls(models().inference_of(model, base_url=base_url, api_key=api_key, timeout=timeout), **settings)
 
     @property
     def max_inferences_per_step(self) -> int:

@@ -83,7 +83,7 @@ class SubAgentLoop(Protocol):
     def journal(self) -> CanJournal | None:
         """Records its executions."""
 
-    def for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
+    def _for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
         """Return a copy that runs inside a tool call of another execution."""
 
     async def execute(
@@ -169,11 +169,26 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         effect: Effect | str,
         policy: ToolPolicy,
     ) -> AgentTool:
-        """Create the tool of a loop; see `AgentLoop.as_tool` for the arguments.
+        """Create the tool of a loop, as `AgentLoop.as_tool` does.
+
+        Args:
+            loop: the loop of the agent.
+            name: the name by which the model calls the tool.
+            description: what the agent does and when to call it, for the model.
+            input_type: a class whose fields are the parameters; the agent receives them as JSON. By default there is one text
+                parameter, `task`.
+            parameters: the parameters as a JSON Schema of type object, in place of `input_type`.
+            max_depth: the maximum number of nested agents, this one included.
+            budget_share: the share, from 0 to 1, of what is not used yet of the caller's `Budget` that each call may use.
+            effect: the effect of a call, including all that the agent's tools do.
+            policy: the timeout, ordering key and other settings of the tool.
+
+        `as_tool` has two more: `tools_allowed`, names of the tools that the agent may use, or patterns such as `read_*`, None for
+        all; and `tools_denied`, names or patterns of the tools that it may not use.
 
         Raises:
             InvalidParameter: an argument has the wrong type or value.
-            ToolDefinitionError: the parameters are not an object.
+            ToolDefinitionError: the parameters are not an object; in `as_tool`, also if a name or pattern matches no tool of the loop.
         """
         require("the name of an agent's tool", name, str, "a text")
         require("the description of an agent's tool", description, str, "a text")
@@ -231,7 +246,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
                 callers = (self._caller, *context.scope.callers)
                 context = evolve(context, scope=evolve(context.scope, callers=callers))
             with _lease_budget(self.budget_share, suspended) as leases:
-                state = await self._execute(self.loop.for_tool_call(context, *leases), context, suspended, arguments)
+                state = await self._execute(self._loop_for(context, leases), context, suspended, arguments)
                 for lease in leases:  # an agent that ended before an interruption did not run under it
                     lease.count_ended(state)
         except asyncio.CancelledError as cancelled:
@@ -241,6 +256,9 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
             # A fork that reuses calls of the agent checks that their records still exist.
             context.scope.log.attach(context.idempotency_key, AGENT, {"execution": state.execution_id})
         return _result_of(self.name, state)
+
+    def _loop_for(self, context: ToolContext, interceptors: Iterable[CanIntercept]) -> SubAgentLoop:
+        return self.loop._for_tool_call(context, *interceptors)  # noqa: SLF001  # the two know each other by `SubAgentLoop`
 
     async def _execute(
         self, loop: SubAgentLoop, context: ToolContext, suspended: AgentState | None, arguments: Mapping[str, Any]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from functools import cache
 from importlib import import_module
 from os import PathLike
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
-from agentloop.loop.parts import LoopParts
+from agentloop.loop.parts import FileGrants, LoopParts
 from agentloop.values.decisions import Decision
 from agentloop.values.records import InDoubt
 from agentloop.values.state import AgentState
@@ -85,15 +85,12 @@ class CanBuildAgents(Protocol):
 
     def build_from_file(
         self,
-        kind: type[Any],
+        create_loop: Callable[..., Any],
         path: str | PathLike[str],
-        *,
-        allow: Iterable[str],
-        allow_servers: Iterable[str],
-        variables: Mapping[str, str | int | float | bool],
-        trust: bool | Iterable[str | PathLike[str]],
-        model: str | ModelConfig | CanInfer | None,
         parts: Mapping[str, Any],
+        *,
+        model: str | ModelConfig | CanInfer | None = None,
+        **grants: Unpack[FileGrants],
     ) -> Any:
         """Return the loop of the agent that a file describes."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
@@ -13,16 +14,14 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_provide_models import ModelConfig
-from agentloop.contracts.can_use_mode import ModeLike
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import Tool, ToolLike
 from agentloop.contracts.tools import Tools
-from agentloop.drivers.tool_calling import ModeName
+from agentloop.drivers.tool_calling import DriverSettings
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
-from agentloop.values.inference import HostedKind, HostedTool, ReasoningEffort, ToolChoice
-from agentloop.values.json import JsonValue
+from agentloop.values.inference import OptionsLike
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
 from agentloop.values.secrets import KeyFunction, Secret
@@ -30,16 +29,11 @@ from agentloop.values.state import SystemPrompt
 from agentloop.values.time_and_ids import Clock, IdSource
 
 
-class LoopOptions(TypedDict, total=False):
-    """The keyword parameters of `AgentLoop` besides its tools and its output type; `AgentLoop` describes them."""
+class RareOptions(TypedDict, total=False):
+    """The keyword parameters of `AgentLoop` that few programs need; `LoopOptions` describes them."""
 
     executor: CanExecuteToolCalls | None
-    interceptors: Iterable[CanIntercept]
-    compiler: CanCompileMessages | None
     events: CanHandleEvents | None
-    max_steps: int | None
-    system_prompt: SystemPrompt
-    journal: CanJournal | None
     in_doubt: InDoubt | str
     strict_writes: bool
     provenance: Provenance | str
@@ -48,38 +42,116 @@ class LoopOptions(TypedDict, total=False):
     ids: IdSource | None
 
 
-class DriverSettings(TypedDict, total=False):
-    """The keyword parameters of `ToolCallingDriver.for_model`; `AgentLoop.for_model` describes them."""
+class LoopOptions(RareOptions, total=False):
+    """The keyword parameters of `AgentLoop` besides its tools and its output type. Each can be left out.
 
-    base_url: str | None
-    api_key: str | Secret | KeyFunction | None
-    timeout: float | None
-    temperature: float | None
-    top_p: float | None
-    max_tokens: int | None
-    stop: str | Iterable[str]
-    seed: int | None
-    reasoning_effort: ReasoningEffort | None
-    cache_prompt: bool
-    hosted_tools: Iterable[HostedTool | HostedKind]
-    logprobs: bool
-    top_logprobs: int | None
-    extra: Mapping[str, JsonValue]
-    tool_choice: ToolChoice | Literal["auto", "required", "none"]
-    parallel_tool_calls: bool | None
-    mode: ModeLike | ModeName
-    max_retries: int
-    streaming: bool
-    eager: bool
+    Attributes:
+        system_prompt: the instructions of agents that the loop creates from a text or a message, none by default; or a plain function
+            from the state to the instructions, which is called once at the start of each execution.
+        interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
+        max_steps: the maximum number of steps of an execution, 50 by default, which then stops without a final answer; None for no
+            limit. The interceptor `Budget(steps=…)` reserves a last step for an answer.
+        journal: records executions so that they can be resumed after a crash; None, the default, to record nothing.
+        compiler: selects the messages that the model sees, such as `ClearOldResults(above=50_000) | TokenWindow(100_000)`; the
+            driver's default when None.
+        executor: executes the tool calls; a `ToolExecutor` by default.
+        events: the bus that reports events to listeners; a new `EventBus` by default.
+        in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran: `tell` the model,
+            the default, `suspend` the execution, or `fail`.
+        strict_writes: whether every interceptor has to declare what it writes, and no two may write the same path; by default not.
+        provenance: what the state records of the changes of interceptors: `none`, the default, `digests` of the values, or the
+            `values`; `state.explain(provenance=True)` shows it.
+        bounds: bounds on the work that models, tools and servers can cause.
+        clock: the source of times; a `SystemClock` by default.
+        ids: the source of ids; `RandomIds` by default.
+    """
+
+    system_prompt: SystemPrompt
+    interceptors: Iterable[CanIntercept]
+    max_steps: int | None
+    journal: CanJournal | None
+    compiler: CanCompileMessages | None
 
 
-class ModelOptions(LoopOptions, DriverSettings, total=False):
-    """The keyword parameters of `AgentLoop.for_model` besides its output type; it describes them."""
+class ToolOptions(TypedDict, total=False):
+    """The tools of a loop, where they are a keyword parameter; `AgentLoop` describes them."""
 
     tools: Tools | Iterable[ToolLike]
 
 
-Options = TypeVar("Options", LoopOptions, DriverSettings)
+class LoopChanges(ToolOptions, LoopOptions, total=False):
+    """The keyword parameters of `AgentLoop.replace` besides the output type: all parts of a loop."""
+
+    driver: CanUseTools
+
+
+class ModelSettings(DriverSettings, total=False):
+    """The keyword parameters of `AgentLoop.for_model` besides those of `AgentLoop`; `ModelOptions` describes them."""
+
+    base_url: str | None
+    api_key: str | Secret | KeyFunction | None
+    timeout: float | None
+
+
+class ModelOptions(ToolOptions, ModelSettings, LoopOptions, total=False):
+    """The keyword parameters of `AgentLoop.for_model` besides the output type. Each can be left out; None stands for the provider's default.
+
+    Those of `LoopOptions` are parameters, too.
+
+    Attributes:
+        tools: what the model can call, as for `AgentLoop`.
+        options: sampling and limits of each request: an `InferenceOptions`, or its attributes as a mapping, such as
+            `{"temperature": 0.2, "max_tokens": 500}`.
+        mode: how tools are offered and calls are read: a mode, its name, or `auto`, the default, for the mode that suits the model.
+        tool_choice: whether, and which, tool the model must call: `auto`, the default, `required`, `none` or a `ToolChoice`. A tool
+            that is required is required until it was called once.
+        parallel_tool_calls: whether an answer may contain several calls.
+        max_retries: how often, 2 by default, the model may be called again in one step because its answer cannot be used. Failed
+            requests are repeated as `LLMConfig.retry` says.
+        streaming: whether answers are streamed, with an event for each chunk; by default not.
+        eager: whether calls of pure tools start while the answer is streamed; needs `streaming`.
+        base_url: for a model string: the URL of the API, when it is not the provider's default.
+        api_key: for a model string: the API key, or a function that returns it, plain or async; read from the provider's environment
+            variable by default.
+        timeout: for a model string or a configuration: seconds to wait for the next byte of an answer (`LLMConfig.timeout`). For a
+            limit on the execution, see `TimeLimit`.
+    """
+
+
+class FileGrants(TypedDict, total=False):
+    """What a program allows a file that describes an agent; `FileOptions` describes it."""
+
+    allow: Iterable[str]
+    allow_servers: Iterable[str]
+    variables: Mapping[str, str | int | float | bool]
+    trust: bool | Iterable[str | PathLike[str]]
+
+
+class FileOptions(ToolOptions, FileGrants, LoopOptions, total=False):
+    """The keyword parameters of `AgentLoop.from_file` besides the output type. Each can be left out.
+
+    Those of `LoopOptions` are parameters, too. Each replaces what the file sets, None as well; what is not passed is left to the file.
+
+    Attributes:
+        allow: the modules that its import paths may name, each with all modules below it, such as `myapp.tools`. The ensembles of this
+            package are always allowed.
+        allow_servers: the programs, such as `uvx`, and the hosts, such as `api.example.com` or `localhost:8000`, that the file may start
+            and connect to; `*` for any. The addresses of the known providers are always allowed.
+        variables: the values of variables in system prompts, by name.
+        trust: whether the statements of the file, and of the files that it names, about tools count as the program's own word, and may
+            make tools looser than their code does; or a list of the files to trust.
+        model: replaces the model of the file.
+        options: sampling and limits of each request; each replaces the one of the same name in the file's `settings`.
+        tools: tools in addition to those of the file.
+        interceptors: interceptors in addition to those of the file.
+        compiler: replaces the compiler of the file; None for the driver's default.
+    """
+
+    model: str | ModelConfig | CanInfer | None
+    options: OptionsLike
+
+
+Options = TypeVar("Options", LoopOptions, ModelSettings, FileGrants)
 
 
 def select_options(options: type[Options], values: Mapping[str, Any]) -> Options:
@@ -89,18 +161,48 @@ def select_options(options: type[Options], values: Mapping[str, Any]) -> Options
         options: the group.
         values: values by parameter, of this group and of others.
     """
-    return cast("Options", {name: values[name] for name in options.__annotations__})
+    return cast("Options", {name: value for name, value in values.items() if name in options.__annotations__})
 
 
-class FileOptions(LoopOptions, total=False):
-    """The keyword parameters of `AgentLoop.from_file` besides its output type; it describes them."""
+F = TypeVar("F", bound=Callable[..., Any])
 
-    allow: Iterable[str]
-    allow_servers: Iterable[str]
-    variables: Mapping[str, str | int | float | bool]
-    trust: bool | Iterable[str | PathLike[str]]
-    model: str | ModelConfig | CanInfer | None
-    tools: Tools | Iterable[ToolLike]
+
+class _LeftOut:
+    """The default of a parameter whose docstring says what is done without it."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_LEFT_OUT = _LeftOut()
+
+
+def shows(options: type[Any], *, besides: type[Any] | None = None) -> Callable[[F], F]:
+    """Let `help` and editors at run time show the parameters that a function takes as a mapping, which alone has their names and types.
+
+    Their defaults are shown as `...`, as in stubs.
+
+    Args:
+        options: the `TypedDict` of the function's last parameter.
+        besides: a base of it whose parameters stay behind `**`, so that the signature is not longer than its readers.
+    """
+    hidden = {} if besides is None else besides.__annotations__
+    names = [name for name in options.__annotations__ if name not in hidden]
+
+    def show(function: F) -> F:
+        signature = inspect.signature(function)
+        *own, rest = signature.parameters.values()
+        shown = [
+            inspect.Parameter(
+                name, rest.KEYWORD_ONLY, default=_LEFT_OUT, annotation=options.__annotations__[name].__forward_arg__
+            )
+            for name in names
+        ]
+        behind = [] if besides is None else [rest.replace(annotation=f"Unpack[{besides.__name__}]")]
+        setattr(function, "__signature__", signature.replace(parameters=[*own, *shown, *behind]))  # noqa: B010  # as functions may have it
+        return function
+
+    return show
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from agentloop.models.keys import fetched_keys, mask_key
 from agentloop.models.model_limits import ModelLimits
 from agentloop.models.presets import PRESETS, Auth, Preset, Quirks, is_makers_url, suggest_provider
 from agentloop.models.signing import CanSignRequests
-from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
+from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions, options_of
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import KeyFunction, Secret, as_key, as_secret
@@ -105,7 +105,7 @@ class LLMConfig(Value):
         auth: how the key is sent.
         headers: additional headers; their values are never shown.
         signer: signs each request, for services that require it; not used if the headers contain `authorization`.
-        options: default options; those of a request override them.
+        options: default options, also as a mapping of their names; those of a request override them.
         quirks: how the service differs from others with the same wire format.
         timeout: seconds to wait for the next byte of a response; None for `first_byte_seconds` and `idle_seconds` of `Bounds`.
         connect_timeout: seconds to wait for a connection.
@@ -132,7 +132,7 @@ class LLMConfig(Value):
     auth: Auth = field(default="bearer", validator=one_of(get_args(Auth)))
     headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_mask_headers)
     signer: CanSignRequests | None = field(default=None, validator=optional(instance_of(CanSignRequests)))
-    options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
+    options: InferenceOptions = field(default=DEFAULT_OPTIONS, converter=options_of)
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))
     timeout: float | None = field(default=None, validator=optional(above(0)))
     connect_timeout: float = field(default=10.0, validator=above(0))

@@ -265,11 +265,11 @@ class FaultPlan:
             )
         if "journal" in places and loop.journal is None:
             raise ConfigurationError("a fault at the journal needs a loop with a journal")
-        changed = loop.with_clock(_FaultyClock(loop.clock, self)).with_executor(self._executor(loop.executor))
+        changed = loop.replace(clock=_FaultyClock(loop.clock, self)).replace(executor=self._executor(loop.executor))
         if loop.journal is not None:
-            changed = changed.with_journal(self.wrap_journal(loop.journal))
+            changed = changed.replace(journal=self.wrap_journal(loop.journal))
         if "inference" in places:
-            changed = changed.with_driver(_with_inference(loop.driver, self.wrap_inference))
+            changed = changed.replace(driver=_with_inference(loop.driver, self.wrap_inference))
         points = places.intersection(_POINTS)
         return changed.with_interceptors(_FaultyPoints(self, frozenset(points))) if points else changed
 

@@ -75,14 +75,16 @@ def _player(fixture: Fixture, loop: AgentLoop | None) -> AgentLoop:
         specs.update({spec.name: spec for spec in loop.tools.specs})
         # The tools are replaced below, and the interceptors of their groups with them.
         interceptors = [interceptor for group in loop.tools.groups for interceptor in group.interceptors]
-        player = loop.with_journal(None).with_events(EventBus())
+        player = loop.replace(journal=None).replace(events=EventBus())
         player = player.with_interceptors(*interceptors, FixtureInterceptor(fixture=fixture, has_interceptors=True))
-    return player.with_tools(Tools.of([FixtureTool(spec=spec, outcomes=fixture.outcomes) for spec in specs.values()]))
+    return player.replace(
+        tools=Tools.of([FixtureTool(spec=spec, outcomes=fixture.outcomes) for spec in specs.values()])
+    )
 
 
 def _with_script(player: AgentLoop, script: ScriptedInference, fixture: Fixture, *, is_last: bool) -> AgentLoop:
     driver = _FixtureDriver(script, mode="native", step_errors=fixture.step_errors, is_last=is_last)
-    return player.with_driver(driver)
+    return player.replace(driver=driver)
 
 
 def _script_line(entry: ScriptEntry) -> InferenceResponse | Exception:

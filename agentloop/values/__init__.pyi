@@ -31,6 +31,7 @@ from agentloop.values.inference import FinishReason as FinishReason
 from agentloop.values.inference import HostedTool as HostedTool
 from agentloop.values.inference import InferenceDelta as InferenceDelta
 from agentloop.values.inference import InferenceOptions as InferenceOptions
+from agentloop.values.inference import InferenceOptionsDict as InferenceOptionsDict
 from agentloop.values.inference import InferenceRequest as InferenceRequest
 from agentloop.values.inference import InferenceResponse as InferenceResponse
 from agentloop.values.inference import ModeChoice as ModeChoice

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import inf
-from typing import Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, get_args
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
@@ -15,7 +15,7 @@ from attrs.converters import optional
 from agentloop.errors.hints import suggest
 from agentloop.errors.kinds import BoundExceeded, ConfigurationError, InvalidParameter
 from agentloop.values.bounds import Bounds
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -291,6 +291,73 @@ class InferenceOptions(Declared):
 
 
 DEFAULT_OPTIONS = InferenceOptions()
+
+
+class InferenceOptionsDict(TypedDict, total=False):
+    """The attributes of `InferenceOptions` as a mapping, such as `{"temperature": 0.2}`; that class describes them."""
+
+    model: str | None
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    stop: str | Iterable[str]
+    seed: int | None
+    reasoning_effort: ReasoningEffort | None
+    cache_prompt: bool
+    hosted_tools: Iterable[HostedTool | HostedKind]
+    logprobs: bool
+    top_logprobs: int | None
+    extra: Mapping[str, JsonValue]
+
+
+OptionsLike: TypeAlias = InferenceOptions | InferenceOptionsDict
+"""Options of requests: an `InferenceOptions`, or its attributes as a mapping."""
+
+
+def options_of(options: OptionsLike) -> InferenceOptions:
+    """Return options as they are, or those of a mapping.
+
+    Raises:
+        InvalidParameter: they are of another type, or the mapping has an unknown key; the message suggests the closest one.
+        ConfigurationError: an option is out of range.
+        TypeError: an option has a wrong type.
+    """
+    if isinstance(options, InferenceOptions):
+        return options
+    given: object = options
+    if not isinstance(given, Mapping):
+        found = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise InvalidParameter(
+            f"options is an InferenceOptions, or a mapping such as {{'temperature': 0.2}}, not {found}"
+        )
+    for name in given:
+        if name not in InferenceOptionsDict.__annotations__:
+            raise InvalidParameter(
+                f"options has no key {name!r:.100}{suggest(str(name), InferenceOptionsDict.__annotations__)}"
+            )
+    return InferenceOptions(**given)
+
+
+def check_keywords(function: str, given: Iterable[str], known: Mapping[str, object]) -> None:
+    """Check the names of keyword arguments that a function takes as a mapping.
+
+    Args:
+        function: the function as a call, such as `AgentLoop()`.
+        given: the names.
+        known: the names that it takes, such as the annotations of a `TypedDict`.
+
+    Raises:
+        InvalidParameter: a name is unknown; the message suggests the closest one, or the key of `options` that it is.
+    """
+    options = InferenceOptionsDict.__annotations__ if "options" in known else {}
+    for name in given:
+        if name in known:
+            continue
+        if name in options:
+            hint = f"; it is a key of options: write options={{{name!r}: …}}"
+        else:
+            hint = suggest(name, known) or suggest(name, options).replace("?", "? It is a key of options")
+        raise InvalidParameter(f"{function} got an unexpected keyword argument {name!r}{hint}")
 
 
 @frozen(eq=False, repr=False)

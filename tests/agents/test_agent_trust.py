@@ -343,7 +343,7 @@ def test_who_trusts_a_server_is_told(folder: Path) -> None:
 
 def test_tools_of_the_provider_are_told() -> None:
     """They run where no approval reaches."""
-    loop = AgentLoop.for_model(ScriptedInference("x"), hosted_tools=["web_search"])
+    loop = AgentLoop.for_model(ScriptedInference("x"), options={"hosted_tools": ["web_search"]})
     assert table(loop) == [("web_search", "of the provider", True, True, "code")]
 
 

@@ -192,6 +192,6 @@ def loop() -> AgentLoop:
     ledger = Ledger(folder(), worker())
     built = build_unobserved(ledger, os.environ["CHAOS_MODEL"])
     if os.environ.get("CHAOS_TOOLS") == "queued":
-        built = built.with_executor(QueuedToolExecutor())
+        built = built.replace(executor=QueuedToolExecutor())
     observe(built, ledger)
     return built

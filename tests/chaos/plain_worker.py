@@ -82,7 +82,7 @@ async def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     try:
-        await PlainWorker(agents.loop().with_journal(journal), ledger).run(int(os.environ.get("CHAOS_SLOTS", "8")))
+        await PlainWorker(agents.loop().replace(journal=journal), ledger).run(int(os.environ.get("CHAOS_SLOTS", "8")))
     finally:
         await journal.aclose()
 

@@ -271,7 +271,7 @@ async def test_a_recorded_response_has_no_deltas() -> None:
     kinds = [record.kind for record in journal.appended]
     remaining = await journal.after_crash(kinds.index(RecordKind.INFERENCE_RECORDED) + 1)
     loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta.text))
-    assert (await loop.with_journal(remaining).recover("run")).final_text == "so"
+    assert (await loop.replace(journal=remaining).recover("run")).final_text == "so"
     assert deltas == []
 
 

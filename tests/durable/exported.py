@@ -19,7 +19,7 @@ async def record_execution(
 ) -> tuple[Fixture, str, AgentState]:
     """Run a loop with a journal; return its execution as a fixture, as the source of a test, and its final state."""
     journal = MemoryJournal()
-    loop = loop.with_journal(journal)
+    loop = loop.replace(journal=journal)
     state = await loop.execute(question, execution_id="e/1")
     for decision in decisions:
         assert state.status is ExecutionStatus.SUSPENDED

@@ -151,7 +151,7 @@ def _with_repeatable_model(loop: AgentLoop) -> AgentLoop:
             return "done"
         return InferenceResponse((call("look"), call("pay")))
 
-    return loop.with_driver(type(loop.driver)(ScriptedInference(respond, respond, respond)))  # type: ignore[call-arg]
+    return loop.replace(driver=type(loop.driver)(ScriptedInference(respond, respond, respond)))  # type: ignore[call-arg]
 
 
 async def test_pending_calls_are_pending_in_the_exported_test() -> None:
@@ -334,7 +334,7 @@ async def test_a_tool_that_no_request_offered_can_be_played() -> None:
     """A fixture has a tool for each call that ran, also where it was requested before the record; none for a rejected call."""
     loop = AgentLoop.for_model(ScriptedInference(call("pay")), tools=TOOLS, interceptors=[RequireApproval()])
     state, journal = await loop.execute("go", execution_id="e/1"), MemoryJournal()
-    loop = loop.with_journal(journal).with_interceptors(Budget(steps=1))
+    loop = loop.replace(journal=journal).with_interceptors(Budget(steps=1))
     state = await loop.resume(state, {state.pending[0].key: approve()})
     assert [execution.text for execution in state.steps[0].executions] == ["paid 1"]
     records = await journal.read("e/1")

@@ -446,7 +446,7 @@ async def test_a_fork_follows_one_that_was_interrupted() -> None:
     assert await left.head(f"{interrupted}/1/0/agent") is not None
     fork = await left.fork("run", 1)
     assert fork != interrupted
-    assert (await office.with_journal(left).recover(fork)).status is ExecutionStatus.SUSPENDED
+    assert (await office.replace(journal=left).recover(fork)).status is ExecutionStatus.SUSPENDED
 
 
 async def test_invalid_forks_are_refused() -> None:

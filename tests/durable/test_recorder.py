@@ -143,7 +143,7 @@ async def test_a_state_with_the_step_that_a_decision_continued_leads_to_the_newe
 
     journal = MemoryJournal()
     loop = AgentLoop.for_model(Model([("pay", {})], "done"), tools=[pay], interceptors=[RequireApproval()])
-    loop = loop.with_journal(journal)
+    loop = loop.replace(journal=journal)
     state = await loop.execute("go", execution_id="run")
     await loop.resume(state, {state.pending[0].key: approve()})
     settled, kinds = await journal.state("run", 1), await kinds_in(journal)

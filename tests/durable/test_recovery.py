@@ -330,9 +330,9 @@ async def test_recovery_errors_say_what_to_do() -> None:
     journal, final = await run_recorded(ToolLedger())
     loop = loop_for(ToolLedger(), journal)
     with pytest.raises(ConfigurationError, match="journal"):
-        await loop.with_journal(None).recover("run")
+        await loop.replace(journal=None).recover("run")
     with pytest.raises(ConfigurationError, match="journal"):
-        await loop.with_journal(None).resume("run", {})
+        await loop.replace(journal=None).resume("run", {})
     with pytest.raises(UnknownExecution, match="'else'"):
         await loop.recover("else")
     with pytest.raises(JournalConflict, match="another id"):
@@ -463,7 +463,7 @@ async def test_a_cancelled_execution_is_continued_from_its_journal(way: str) -> 
     loop = AgentLoop(
         ToolCallingDriver(Model([("work", {"name": "quick"}), ("work", {"name": "slow"})], "Done.")), [work]
     )
-    loop = loop.with_journal(journal)
+    loop = loop.replace(journal=journal)
     state = await cancelled_when(loop, started)
     with pytest.raises(JournalConflict):
         await loop.execute(state.with_message("A message that is not in the journal."))
@@ -506,7 +506,7 @@ async def test_the_error_of_a_used_decision_says_how_to_continue(how: str) -> No
     ]:
         expected = f"execution 'run' does not wait for decisions: it is {status}. A decision is used once"
         with pytest.raises(DecisionError, match=f"^{re.escape(expected)}$"):
-            await loop.with_journal(journal).resume(suspended, decisions)
+            await loop.replace(journal=journal).resume(suspended, decisions)
 
 
 async def test_recovery_of_an_execution_that_was_suspended_and_resumed() -> None:

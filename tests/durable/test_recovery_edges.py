@@ -70,7 +70,7 @@ async def test_a_message_sent_after_the_answer_is_answered_after_a_crash() -> No
     kinds = [record.kind for record in chronicle.appended]
     for count in range(kinds.index(RecordKind.MESSAGES_SENT) + 1, len(kinds) + 1):
         remaining = await chronicle.after_crash(count)
-        state = await loop.with_journal(remaining).recover("run")
+        state = await loop.replace(journal=remaining).recover("run")
         assert [message.text for message in state.messages] == ["go", "first", "and more?", "second"]
         assert fold_records(await remaining.read("run"), "run").state == state
 
@@ -220,7 +220,7 @@ async def test_a_run_that_is_cancelled_during_its_claim_leaves_its_messages_wait
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await journal.head("run") is None
-    again = loop.with_journal(MemoryJournal()).with_events(EventBus())
+    again = loop.replace(journal=MemoryJournal()).replace(events=EventBus())
     state = await again.execute("go", execution_id="run")
     assert [message.text for message in state.messages if message.role == "user"] == ["go", "hello"]
 
@@ -252,7 +252,7 @@ async def test_an_outcome_that_its_interceptors_have_not_seen_does_not_get_into_
         state = await crashed.state("run")
     else:
         layer = token if end == "token" else at("before_step", fail)
-        state = await loop.with_journal(crashed).with_interceptors(layer).recover("run")
+        state = await loop.replace(journal=crashed).with_interceptors(layer).recover("run")
     assert state.status.is_terminal
     assert b"hunter2" not in to_json(state)
     (execution,) = state.steps[0].executions
@@ -273,7 +273,7 @@ async def test_an_execution_without_a_step_runs_before_execution_again(by: str) 
     remaining = await chronicle.after_crash(1)
     started = fold_records(await remaining.read("run"), "run").state
     assert started is not None
-    again = loop.with_journal(remaining)
+    again = loop.replace(journal=remaining)
     if by == "execute":
         state = await again.execute(started)
     elif by == "get_or_start":
@@ -420,9 +420,9 @@ async def test_an_execution_whose_parts_cannot_be_bound_is_released(
         state = await anext(states) if guards else state
     tasks, before = asyncio.all_tasks(), await records()
     if has_invalid_tool:
-        broken, error = loop.with_tools([pay, InvalidTool()]), "not a valid JSON Schema"
+        broken, error = loop.replace(tools=[pay, InvalidTool()]), "not a valid JSON Schema"
     else:
-        broken, error = loop.with_driver(UnboundDriver(Model("never"))), "no runtime"
+        broken, error = loop.replace(driver=UnboundDriver(Model("never"))), "no runtime"
     with pytest.raises(Exception, match=error):
         await CONTINUATIONS[how](broken, state)
     jump(60.0)  # what is queued is written by now

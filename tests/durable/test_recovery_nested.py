@@ -183,7 +183,7 @@ async def test_an_agent_whose_tool_was_away_continues_from_its_records() -> None
         if record.execution_id != agent:
             continue
         journal, world = await chronicle.after_crash(position), ToolLedger()
-        away = family(world, journal, in_doubt=InDoubt.SUSPEND).with_tools([pay_tool(world)])
+        away = family(world, journal, in_doubt=InDoubt.SUSPEND).replace(tools=[pay_tool(world)])
         state = await away.recover("run")
         loop = family(world, journal)
         state = await loop.resume("run", {call.key: approve(call.digest) for call in state.pending})

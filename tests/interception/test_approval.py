@@ -160,7 +160,7 @@ async def test_the_call_that_was_shown_runs() -> None:
     assert state.pending[0].call.arguments == {"value": 6}
     done = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
     assert outcome(done).value == 6
-    edited = await loop.with_events(EventBus()).resume(state, {"run/1/0": edit({"value": 5})})
+    edited = await loop.replace(events=EventBus()).resume(state, {"run/1/0": edit({"value": 5})})
     assert outcome(edited).value == 5
     assert [arguments["value"] for _, arguments in ledger.calls] == [6, 5]
 
@@ -253,7 +253,7 @@ async def test_an_edit_that_leaves_out_more_is_shown_again() -> None:
     again = await loop.resume(state, {waiting.key: edit({"note": "x"}, waiting.digest)})
     assert [call.rendering for call in again.pending] == ['restart\n  note = "x"\n  name = "web" (default)']
     assert not ran
-    await loop.with_events(EventBus()).resume(state, {waiting.key: edit({"name": "mail"}, waiting.digest)})
+    await loop.replace(events=EventBus()).resume(state, {waiting.key: edit({"name": "mail"}, waiting.digest)})
     assert ran == ["mail"]
 
 

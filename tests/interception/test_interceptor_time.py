@@ -126,7 +126,7 @@ def test_an_interceptor_that_exceeds_its_timeout_has_failed(
     """
     run = Run(FORMS[name](function, timeout=2.5))
     if name == "on_error":
-        run.loop = run.loop.with_driver(ToolCallingDriver(ScriptedInference(RuntimeError("no model"))))
+        run.loop = run.loop.replace(driver=ToolCallingDriver(ScriptedInference(RuntimeError("no model"))))
     state = run.execute()
     assert state.status is ExecutionStatus.FAILED
     error = state.errors[-1]
@@ -407,7 +407,7 @@ def test_the_time_of_the_operation_counts_for_the_execution(name: str, outer: in
     layers = [FORMS[name](hang_in_the_end, priority=6000 + index) for index in range(outer)]
     run = Run(FORMS[name](hang_after, priority=5000, timeout=1_000), *layers, TimeLimit(100), seconds=99)
     if name == "around_inference":
-        run.loop = run.loop.with_driver(ToolCallingDriver(SlowInference("done", seconds=99)))
+        run.loop = run.loop.replace(driver=ToolCallingDriver(SlowInference("done", seconds=99)))
     state = run.execute()
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.TIME_LIMIT
@@ -430,7 +430,7 @@ def test_nothing_starts_after_a_cancellation(name: str, timeout: float | None, *
     token, model = CancellationToken(), SlowInference([toy_call("echo", 1, seconds=100)], "done", seconds=2)
     layers = [FORMS[name](proceed_again, timeout=timeout), FORMS[name](proceed_again, priority=1, timeout=timeout)]
     run = Run(*layers, token)
-    run.loop = run.loop.with_driver(ToolCallingDriver(model))
+    run.loop = run.loop.replace(driver=ToolCallingDriver(model))
 
     async def execute() -> None:
         work = asyncio.create_task(run.loop.execute("go"))

@@ -99,7 +99,7 @@ async def test_permissions_are_checked_again_after_a_suspension() -> None:
     events: list[PermissionDecided] = []
     loop.on(PermissionDecided, events.append)
     state = await loop.execute("go", execution_id="run")
-    loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))
+    loop = loop.replace(driver=ToolCallingDriver(ScriptedInference("done")))
     await loop.with_interceptors(Permissions(deny=["echo"])).resume(state, {"run/1/0": approve()})
     assert [(event.allowed, event.step_number, event.key) for event in events] == [
         (True, 1, "run/1/0"),
@@ -275,7 +275,7 @@ async def test_an_answer_in_place_of_a_result_is_masked_too() -> None:
     loop = create_loop(call, interceptors=[audit, RequireApproval()], tools=[log_in, as_text])
     state = await loop.execute("go", execution_id="run")
     assert not lines
-    loop = loop.with_driver(ToolCallingDriver(ScriptedInference("done")))
+    loop = loop.replace(driver=ToolCallingDriver(ScriptedInference("done")))
     await loop.resume(state, {"run/1/0": answer({"token": "tok-1234"})})
     assert [line["result"] for line in lines] == [{"token": MASK}]
 

@@ -507,11 +507,11 @@ def test_changing_one_part_keeps_all_others() -> None:
     )
     other = at("before_step", lambda point: point)
     changed = (
-        loop.with_tools(toy_tools(Ledger()))
+        loop.replace(tools=toy_tools(Ledger()))
         .with_interceptors(other)
-        .with_driver(ScriptedDriver(ScenarioStep.final("else")))
-        .with_max_steps(9)
-        .with_system_prompt("ho")
+        .replace(driver=ScriptedDriver(ScenarioStep.final("else")))
+        .replace(max_steps=9)
+        .replace(system_prompt="ho")
     )
     assert changed.executor is executor
     assert changed.compiler is compiler
@@ -522,9 +522,9 @@ def test_changing_one_part_keeps_all_others() -> None:
     assert changed.execute_sync("go").final_text == "else"
     assert loop.execute_sync("go").final_text == "done"
     assert (len(loop.tools), loop.max_steps) == (0, 7)
-    assert loop.with_executor(ToolExecutor()).executor is not executor
-    assert loop.with_compiler(compiler).compiler is compiler
-    assert loop.with_events(EventBus()).events is not bus
+    assert loop.replace(executor=ToolExecutor()).executor is not executor
+    assert loop.replace(compiler=compiler).compiler is compiler
+    assert loop.replace(events=EventBus()).events is not bus
 
 
 def test_the_repr_of_a_loop_is_bounded() -> None:
@@ -550,7 +550,7 @@ def test_a_loop_is_equal_to_itself_alone() -> None:
     loop = AgentLoop(
         ScriptedDriver(), output_type={"type": "string"}, interceptors=[at("before_step", lambda point: point)]
     )
-    copy = loop.with_max_steps(loop.max_steps)
+    copy = loop.replace(max_steps=loop.max_steps)
     assert loop == loop  # noqa: PLR0124  # the comparison is what is tested
     assert copy != loop
     assert {loop: "loop", copy: "copy"}[loop] == "loop"
@@ -801,7 +801,7 @@ async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
         async with loop:
             await loop.execute("go")
         assert loop._open_resources.current() is not None
-        await loop.with_max_steps(3).execute("go")
+        await loop.replace(max_steps=3).execute("go")
         assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
     assert loop._open_resources.current() is None
     await loop.aclose()
@@ -882,7 +882,7 @@ def test_describe_draws_a_loop_and_its_agents() -> None:
     """As Mermaid, a call passes the interceptors in their order to the tools, among them other loops; names are no markup."""
     helper = scripted("done").as_tool("ask", "Ask.")
     named = type('a"]<b>#', (Interceptor,), {})()
-    drawing = scripted("done").with_tools([helper]).with_interceptors(named).describe("mermaid")
+    drawing = scripted("done").replace(tools=[helper]).with_interceptors(named).describe("mermaid")
     lines = drawing.splitlines()
     assert lines[0] == "flowchart LR"
     assert "  loop_driver --> loop_0 --> loop_1 --> loop_executor" in lines
@@ -903,10 +903,10 @@ def test_a_description_in_another_form_is_refused(form: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (lambda loop: loop.with_compiler(3), TypeError),
-        (lambda loop: loop.with_events(3), TypeError),
-        (lambda loop: loop.with_system_prompt(None), TypeError),
-        (lambda loop: loop.with_driver(ScriptedInference("so")), TypeError),
+        (lambda loop: loop.replace(compiler=3), TypeError),
+        (lambda loop: loop.replace(events=3), TypeError),
+        (lambda loop: loop.replace(system_prompt=None), TypeError),
+        (lambda loop: loop.replace(driver=ScriptedInference("so")), TypeError),
         (lambda loop: loop.for_model(3), TypeError),
         (lambda loop: loop.for_model(ScriptedInference("so"), base_url="http://x"), ConfigurationError),
         (lambda loop: loop.for_model(LLMConfig.parse("ollama:m"), api_key="k"), ConfigurationError),
@@ -944,7 +944,7 @@ async def test_ids_of_agents_are_reserved_where_executions_are_recorded() -> Non
     """The id of an agent that has served a call is refused as such; without a journal, each id can be used."""
     call = ToolCall("1", "ask", '{"task": "?"}')
     loop = AgentLoop.for_model(ScriptedInference(call, "done"), tools=[scripted("42").as_tool("ask", "Knows.")])
-    recorded = loop.with_journal(MemoryJournal())
+    recorded = loop.replace(journal=MemoryJournal())
     state = await recorded.execute("go", execution_id="run")
     assert state.steps[0].executions[0].value == "42"
     with pytest.raises(

@@ -152,8 +152,8 @@ def test_a_copy_for_a_call_is_equal_to_its_tool() -> None:
 async def test_a_listener_of_both_loops_receives_each_event_once() -> None:
     """An agent that shares the bus of its caller emits each event once."""
     base = scripted(final("yes"))
-    loop = base.with_driver(ScriptedDriver(calls(("ask", {"task": "?"})), final("over"))).with_tools(
-        [base.as_tool("ask", "Knows.")]
+    loop = base.replace(driver=ScriptedDriver(calls(("ask", {"task": "?"})), final("over"))).replace(
+        tools=[base.as_tool("ask", "Knows.")]
     )
     seen: list[Event] = []
     loop.wiretap(seen.append)

@@ -224,7 +224,10 @@ PLANTED = {
         lambda: loop_of(TO_BANK, agent(TO_BANK, guards=[ASK]), guards=[ASK]),
     ),
     "a tool of the provider": Planted(
-        "unasked", "web_search", lambda: loop_of(hosted_tools=["web_search"], guards=[ASK]), lambda: loop_of(look)
+        "unasked",
+        "web_search",
+        lambda: loop_of(options={"hosted_tools": ["web_search"]}, guards=[ASK]),
+        lambda: loop_of(look),
     ),
     "a server that is not known yet": Planted(
         "unasked",
@@ -329,7 +332,7 @@ def test_an_effect_without_a_journal_is_a_hole(tmp_path: Path) -> None:
     """An audit log writes after a call; agents record in the journal of their caller."""
     logged = loop_of(pay, agent(pay), guards=[AuditLog()])
     assert {("unrecorded", "pay"), ("unrecorded", "helper/pay")} <= holes(logged)
-    recorded = logged.with_journal(SqliteJournal(tmp_path / "j.db"))
+    recorded = logged.replace(journal=SqliteJournal(tmp_path / "j.db"))
     assert not any(kind == "unrecorded" for kind, _ in holes(recorded))
     own = agent_with_journal(tmp_path)
     assert ("unrecorded", "helper/pay") not in holes(loop_of(own))

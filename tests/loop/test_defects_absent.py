@@ -214,7 +214,7 @@ def test_6_the_limits_of_calls_hold() -> None:
     hasty = ToyTool("in_haste", Ledger(), lambda value, _: value, ToolPolicy(timeout=1.0))
     batch = [toy_call("echo", 1, seconds=9), toy_call("in_haste", 2, seconds=3), toy_call("echo", 3, seconds=1)]
     loop = scripted(batch, "done", executor=executor)
-    loop = loop.with_tools([*loop.tools, hasty])
+    loop = loop.replace(tools=[*loop.tools, hasty])
     state, _ = run(loop)
     step = state.steps[0]
     assert [execution.status.value for execution in step.executions] == ["timed_out", "timed_out", "succeeded"]
@@ -237,7 +237,7 @@ def test_7_changing_the_tools_keeps_the_executor() -> None:
     """A copy of the loop with other tools runs their calls with the same executor."""
     executor = MarkingExecutor()
     loop = AgentLoop(ToolCallingDriver(ScriptedInference([toy_call("echo", 1)], "done")), [book], executor=executor)
-    state, _ = run(loop.with_tools(toy_tools(Ledger())))
+    state, _ = run(loop.replace(tools=toy_tools(Ledger())))
     assert state.steps[0].executions[0].succeeded
     assert executor.batches == [1]
 

@@ -126,7 +126,7 @@ async def test_discovered_tools_belong_to_their_group() -> None:
     loop, _ = loop_calling([GrowingGroup()], "tool0")
     started: list[str] = []
     loop.on(ToolCallStarted, lambda event: started.append(event.call.name))
-    assert outcomes(await loop.with_max_steps(5).execute("go"))[0].value == "0"
+    assert outcomes(await loop.replace(max_steps=5).execute("go"))[0].value == "0"
     assert started == ["tool0"]
     tools = loop.tools.with_discovered([(group, group.offered) for group in loop.tools.groups])
     assert tools.group_names == {"tool0": "growing"}

@@ -271,7 +271,7 @@ async def hand_over(scene: Scene) -> AgentState:
 
 async def hand_over_typed(scene: Scene) -> AgentState:
     """Execute a desk with an output type of its own, which billing does not have."""
-    return await scene.desk().with_output_type(dict[str, list[int]]).execute(INPUT)
+    return await scene.desk().replace(output_type=dict[str, list[int]]).execute(INPUT)
 
 
 async def stream(scene: Scene) -> AgentState:
@@ -467,9 +467,9 @@ async def test_run_returns_no_answer_of_another_type_than_its_loop_has() -> None
     """The error says so, and has the state with the answer; a loop without an output type promises nothing."""
     text, typed = PARTS["model"], PARTS["output type"]
     with pytest.raises(ExecutionError, match=r"no answer of the type 'Sum': 'to_billing' handed") as caught:
-        await Scene(text).desk().with_output_type(Sum).run(INPUT)
+        await Scene(text).desk().replace(output_type=Sum).run(INPUT)
     assert caught.value.state.output == "done"
-    assert await Scene(typed).desk().with_output_type(Sum).run(INPUT) == Sum(5)
+    assert await Scene(typed).desk().replace(output_type=Sum).run(INPUT) == Sum(5)
     assert await Scene(typed).desk().run(INPUT) == Sum(5)
 
 

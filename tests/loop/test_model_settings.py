@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pydoc
+import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, assert_type, get_type_hints
 
 import pytest
-from attrs import NOTHING
+from attrs import fields
 
 from agentloop import AgentLoop, LLMConfig, ScriptedInference, ToolCall, ToolCallingDriver, ToolChoice, tool
 from agentloop.compilers import ConversationWithCurrentToolTrace
 from agentloop.contracts import CanInfer
+from agentloop.drivers import tool_calling
+from agentloop.drivers.tool_calling import DriverSettings
 from agentloop.errors import ConfigurationError
-from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
+from agentloop.loop import parts
+from agentloop.loop.parts import FileOptions, LoopChanges, LoopOptions, ModelOptions, RareOptions
 from agentloop.models import HttpInference
-from agentloop.values import HostedTool, InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
+from agentloop.values import (
+    HostedTool,
+    InferenceDelta,
+    InferenceOptions,
+    InferenceOptionsDict,
+    InferenceRequest,
+    InferenceResponse,
+    Text,
+    inference,
+)
 from agentloop.values.records import InDoubt
 from agentloop.values.secrets import Secret
 from tests.models.loopback import loopback, respond_text
@@ -37,17 +52,19 @@ async def test_every_setting_is_in_the_request() -> None:
             base_url=server.url,
             api_key="sk-0000",
             mode="native",
-            temperature=0.2,
-            top_p=0.9,
-            max_tokens=100,
-            stop=["END"],
-            seed=7,
-            reasoning_effort="low",
+            options={
+                "temperature": 0.2,
+                "top_p": 0.9,
+                "max_tokens": 100,
+                "stop": ["END"],
+                "seed": 7,
+                "reasoning_effort": "low",
+                "logprobs": True,
+                "top_logprobs": 3,
+                "extra": {"user": "ada"},
+            },
             tool_choice="required",
             parallel_tool_calls=False,
-            logprobs=True,
-            top_logprobs=3,
-            extra={"user": "ada"},
         )
         await loop.execute("Hi.")
         request = server.requests[0]  # the others ask again for the required call
@@ -76,8 +93,7 @@ def test_settings_of_the_driver_and_the_connection() -> None:
         max_retries=5,
         streaming=True,
         eager=True,
-        cache_prompt=True,
-        hosted_tools=["web_search"],
+        options={"cache_prompt": True, "hosted_tools": ["web_search"]},
     )
     driver = loop.driver
     assert isinstance(driver, ToolCallingDriver)
@@ -94,13 +110,13 @@ def test_settings_of_the_driver_and_the_connection() -> None:
 async def test_the_settings_of_a_request_apply_to_any_model() -> None:
     """An inference of the program gets them with each request, and they take precedence over those of a configuration."""
     model = ScriptedInference("Hello.")
-    await AgentLoop.for_model(model, temperature=0, stop="END").execute("Hi.")
+    await AgentLoop.for_model(model, options={"temperature": 0, "stop": "END"}).execute("Hi.")
     assert model.requests[0].options == InferenceOptions(temperature=0, stop=("END",))
     async with loopback(respond_text()) as server:
         config = LLMConfig.parse(
             "openai:m", base_url=server.url, options=InferenceOptions(temperature=0.5, top_p=0.5), api_key="k"
         )
-        await AgentLoop.for_model(config, temperature=0.1).execute("Hi.")
+        await AgentLoop.for_model(config, options={"temperature": 0.1}).execute("Hi.")
         assert (server.requests[0].json["temperature"], server.requests[0].json["top_p"]) == (0.1, 0.5)
 
 
@@ -130,7 +146,7 @@ CONFIG = LLMConfig.parse("ollama:some-model")
         ({"timeout": 0}, "invalid value among the settings timeout: the timeout of LLMConfig is a number above 0, not 0"),
         ({"timeout": "3"}, "invalid value among the settings timeout: the timeout of LLMConfig is a number above 0, not '3'"),
         ({"base_url": 3}, "the base URL is a text such as https://api.openai.com/v1, not 3"),
-        ({"temperature": float("nan")}, "temperature is a finite number, not nan"),
+        ({"options": {"temperature": float("nan")}}, "temperature is a finite number, not nan"),
     ],
 )  # fmt: skip  # one row, one mistake
 def test_a_setting_that_cannot_apply_is_refused(settings: dict[str, Any], sentence: str) -> None:
@@ -145,11 +161,11 @@ def test_a_setting_that_cannot_apply_is_refused(settings: dict[str, Any], senten
     [
         ({"temprature": 0.2}, "got an unexpected keyword argument 'temprature'"),
         ({"model": 3}, "a model is a string, an LLMConfig or a CanInfer, not int"),
-        ({"temperature": "0.2"}, "InferenceOptions.temperature is '0.2', not float or None"),
-        ({"reasoning_effort": "big"}, "is 'big', not one of 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max' or None"),
-        ({"max_tokens": 1.5}, "InferenceOptions.max_tokens is a float, not int or None"),
-        ({"stop": 3}, "the texts that end a response are a text or a list of texts, not 3"),
-        ({"hosted_tools": ["search"]}, "'search' is no hosted tool that needs no settings; those are web_search, "),
+        ({"options": {"temperature": "0.2"}}, "InferenceOptions.temperature is '0.2', not float or None"),
+        ({"options": {"reasoning_effort": "big"}}, "is 'big', not one of 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max' or None"),
+        ({"options": {"max_tokens": 1.5}}, "InferenceOptions.max_tokens is a float, not int or None"),
+        ({"options": {"stop": 3}}, "the texts that end a response are a text or a list of texts, not 3"),
+        ({"options": {"hosted_tools": ["search"]}}, "'search' is no hosted tool that needs no settings; those are web_search, "),
         ({"max_retries": -1}, "the max_retries of ToolCallingDriver is a whole number, 0 or more, not -1"),
         ({"streaming": "yes"}, "the streaming of ToolCallingDriver has to be a bool, not str"),
         ({"parallel_tool_calls": 1}, "the parallel_tool_calls of ToolCallingDriver has to be a bool, not int"),
@@ -190,7 +206,7 @@ def test_what_is_not_passed_is_left_to_the_file(tmp_path: Path) -> None:
     assert (other.strict_writes, other.in_doubt) == (True, InDoubt.FAIL)
 
 
-# --- no parameter is forgotten -------------------------------------------------------------------------------------
+# --- one spelling of a parameter -----------------------------------------------------------------------------------
 
 
 def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
@@ -198,58 +214,153 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
     return {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
 
 
-LOOP = parameters_of(AgentLoop.__init__)
-FOR_MODEL = parameters_of(AgentLoop.for_model)
-FROM_FILE = parameters_of(AgentLoop.from_file)
-OF_DRIVER = parameters_of(ToolCallingDriver.for_model)
+LOOP, FOR_MODEL, FROM_FILE = map(parameters_of, (AgentLoop, AgentLoop.for_model, AgentLoop.from_file))
+OPTIONS = LoopOptions.__annotations__.keys()
 
 
-def test_no_parameter_is_forgotten() -> None:
-    """All ways to create a loop take the parameters of `AgentLoop`, and those of a model are those of its driver."""
-    parts = LOOP.keys() - {"driver"}
-    assert parts == {*LoopOptions.__annotations__, "tools", "output_type"}
-    assert FOR_MODEL.keys() == parts | OF_DRIVER.keys()
-    assert FOR_MODEL.keys() == {"model", "output_type", *ModelOptions.__annotations__}
-    assert FROM_FILE.keys() == parts | {"path", "allow", "allow_servers", "variables", "trust", "model"}
-    assert FROM_FILE.keys() == {"path", "output_type", *FileOptions.__annotations__}
-    fields = {attribute.name for attribute in InferenceOptions.__attrs_attrs__} - {"model"}
-    assert fields < OF_DRIVER.keys()
+def declarations() -> dict[str, ast.ClassDef]:
+    """Return the source of the mappings of parameters, by name."""
+    trees = [ast.parse(inspect.getsource(module)) for module in (parts, tool_calling)]
+    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def test_no_parameter_has_to_be_given() -> None:
-    """Type checkers accept a loop of a model or a file with any of its parameters left out."""
-    assert not ModelOptions.__required_keys__ | FileOptions.__required_keys__
+def declared_keys(name: str) -> list[str]:
+    """Return the keys that a mapping declares itself, and those that its bases declare."""
+    node = declarations().get(name)
+    if node is None:
+        return []
+    own = [
+        line.target.id for line in node.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    ]
+    return [*own, *[key for base in node.bases for key in declared_keys(ast.unparse(base))]]
 
 
-def test_parameters_have_the_same_types_and_defaults() -> None:
-    """A parameter is the same wherever it occurs; `from_file` leaves to the file what the file can set."""
-    of_file = {"compiler", "max_steps", "system_prompt", "output_type"}
-    for name, parameter in {**LOOP, **OF_DRIVER}.items():
-        for others in (FOR_MODEL, FROM_FILE):
-            if name in others and name != "model":
-                default = NOTHING if others is FROM_FILE and name in of_file else parameter.default
-                assert others[name].default == default, name
-    # The text of the annotations, as it is in both.
-    for name, declared in ModelOptions.__annotations__.items():
-        method = AgentLoop.__init__ if name in LOOP else ToolCallingDriver.for_model
-        assert method.__annotations__[name] == declared.__forward_arg__, name
-        assert AgentLoop.for_model.__annotations__[name] == declared.__forward_arg__, name
+@pytest.mark.parametrize("options", [ModelOptions, FileOptions, LoopChanges])
+def test_a_parameter_is_declared_once(options: Any) -> None:
+    """All ways to make a loop take the parameters of `AgentLoop` from one declaration, and none has to be given."""
+    keys = declared_keys(options.__name__)
+    assert sorted(keys) == sorted(options.__annotations__)
+    assert {*keys} > OPTIONS
+    assert not options.__required_keys__
+
+
+def test_the_parts_of_a_loop_are_its_parameters() -> None:
+    """A parameter of `AgentLoop` is declared with the type that it may be given as, and once as the part that is made of it."""
+    attributes = [attribute.name for attribute in fields(AgentLoop) if attribute.init]
+    assert sorted(attributes) == sorted(["driver", "tools", "output_type", *OPTIONS])
+    assert LOOP.keys() == {*attributes}
+
+
+def test_the_settings_of_a_model_are_attributes_of_its_driver_and_its_options() -> None:
+    """A setting is an attribute of the driver, and a key of the options one of `InferenceOptions` with the type that it is made of."""
+    assert DriverSettings.__annotations__.keys() < {attribute.name for attribute in fields(ToolCallingDriver)}
+    taken = get_type_hints(InferenceOptionsDict, vars(inference))
+    assert taken.keys() == {attribute.name for attribute in fields(InferenceOptions)}
+    for attribute in fields(InferenceOptions):
+        made_of = get_type_hints(attribute.converter).get("texts") if attribute.name == "stop" else None
+        if attribute.converter is None or made_of is not None:
+            assert taken[attribute.name] == (made_of or get_type_hints(InferenceOptions)[attribute.name])
+
+
+def test_signatures_have_the_names_that_programs_use_most() -> None:
+    """A signature shows names in place of a mapping, and is short enough to be read; what it leaves out is rarely used."""
+    assert len(FOR_MODEL) <= 20
+    for shown, options in ((FOR_MODEL, ModelOptions), (FROM_FILE, FileOptions)):
+        assert shown.keys() == (options.__annotations__.keys() - RareOptions.__annotations__.keys()) | {
+            next(iter(shown)), "output_type", "parts"
+        }  # fmt: skip
+        assert all(
+            shown[name].annotation == options.__annotations__[name].__forward_arg__ for name in shown if name in OPTIONS
+        )
+    assert {"model", "tools", "options", "mode", "system_prompt", "journal"} < FOR_MODEL.keys()
 
 
 def test_every_parameter_is_described() -> None:
-    """The docstrings name every parameter."""
-    for function, parameters in ((AgentLoop.for_model, FOR_MODEL), (AgentLoop.from_file, FROM_FILE)):
-        described = inspect.getdoc(function) or ""
-        own = parameters.keys() - LoopOptions.__annotations__.keys()
-        assert {name for name in own if f"\n    {name}: " not in described} == set()
-    described = inspect.getdoc(AgentLoop) or ""
-    assert {name for name in LoopOptions.__annotations__ if f"\n    {name}: " not in described} == set()
+    """The docstrings of the mappings name each key, with those of their bases."""
+    for described in (LoopOptions, ModelOptions, FileOptions):
+        text = (
+            (inspect.getdoc(described) or "") + (inspect.getdoc(LoopOptions) or "") + (inspect.getdoc(AgentLoop) or "")
+        )
+        assert {name for name in described.__annotations__ if f"\n    {name}: " not in text} == set()
+    options = inspect.getdoc(InferenceOptions) or ""
+    assert {name for name in InferenceOptionsDict.__annotations__ if f"\n    {name}: " not in options} == set()
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="Python writes the parameters of a long signature one per line from 3.13 on"
+)
+def test_the_help_of_a_loop_can_be_read() -> None:
+    """The help of `AgentLoop` has at most 200 lines; longer texts are those of the types that it names."""
+    assert len(pydoc.plain(pydoc.render_doc(AgentLoop)).splitlines()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda loop: loop.replace(jornal=None), "AgentLoop.replace() got an unexpected keyword argument 'jornal', did you mean 'journal'?"),
+        (lambda loop: type(loop)(loop.driver, max_step=3), "AgentLoop() got an unexpected keyword argument 'max_step', did you mean 'max_steps'?"),
+        (lambda loop: loop.for_model("ollama:m", modle="native"), "AgentLoop.for_model() got an unexpected keyword argument 'modle', did you mean 'mode'?"),
+        (lambda loop: loop.for_model("ollama:m", temperature=1), "'temperature'; it is a key of options: write options={'temperature': …}"),
+        (lambda loop: loop.for_model("ollama:m", max_token=1), "'max_token', did you mean 'max_tokens'? It is a key of options"),
+        (lambda loop: loop.for_model("ollama:m", options={"temprature": 1}), "options has no key 'temprature', did you mean 'temperature'?"),
+        (lambda loop: loop.for_model("ollama:m", options=0.2), "options is an InferenceOptions, or a mapping such as {'temperature': 0.2}, not float"),
+        (lambda loop: loop.for_model("ollama:m", options=None), "options is an InferenceOptions, or a mapping such as {'temperature': 0.2}, not NoneType"),
+        (lambda loop: loop.from_file("agent.toml", trusted=True), "AgentLoop.from_file() got an unexpected keyword argument 'trusted', did you mean 'trust'?"),
+        (lambda loop: type(loop.driver).for_model("ollama:m", stop="END"), "'stop'; it is a key of options: write options={'stop': …}"),
+        (lambda loop: type(loop.driver)("m", options={"sed": 1}), "options has no key 'sed', did you mean 'seed'?"),
+    ],
+)  # fmt: skip  # one row, one mistake
+def test_a_misspelled_parameter_is_suggested(call: Any, sentence: str) -> None:
+    """The error names the call, the parameter and the closest one, and says where an option of a model belongs."""
+    with pytest.raises(TypeError) as refused:
+        call(AgentLoop.for_model(ScriptedInference()))
+    assert sentence in str(refused.value)
+
+
+def test_options_are_a_value_or_a_mapping_of_it() -> None:
+    """A driver and a configuration take both, and keep the value."""
+    mapping: InferenceOptionsDict = {"temperature": 0.5, "stop": "END"}
+    for options in (InferenceOptions(temperature=0.5, stop="END"), mapping):
+        driver = ToolCallingDriver(ScriptedInference(), options=options)
+        config = LLMConfig.parse("ollama:m", options=options)
+        assert driver.options == config.options == InferenceOptions(temperature=0.5, stop=("END",))
+
+
+@pytest.mark.parametrize("options", [{"temperature": None, "seed": 3}, InferenceOptions(seed=3, top_p=0.5)])
+def test_options_replace_those_of_a_file(tmp_path: Path, options: Any) -> None:
+    """What the program passes replaces the setting of the same name, and the others are those of the file."""
+    path = tmp_path / "agent.toml"
+    path.write_text('model = "ollama:m"\n[settings]\ntemperature = 0.5\nmax_tokens = 9\nseed = 1\n')
+    driver = AgentLoop.from_file(path, options=options).driver
+    assert isinstance(driver, ToolCallingDriver)
+    expected: dict[str, Any] = {"temperature": 0.5, "max_tokens": 9, "seed": 3}
+    expected |= {"temperature": None} if isinstance(options, dict) else {"top_p": 0.5}
+    assert driver.options == InferenceOptions(**expected)
+
+
+def test_wrong_options_are_no_mistake_of_a_file(tmp_path: Path) -> None:
+    """The error is about the call, before the file is read."""
+    wrong: Any = {"temprature": 1}
+    with pytest.raises(TypeError, match="options has no key 'temprature', did you mean 'temperature'"):
+        AgentLoop.from_file(tmp_path / "none.toml", options=wrong)
+
+
+def test_a_copy_has_other_parts() -> None:
+    """`replace` takes any parts at once, and leaves the others."""
+    loop = AgentLoop.for_model(ScriptedInference("3"), tools=[add], max_steps=3)
+    copy = loop.replace(tools=[], max_steps=None, system_prompt="Be brief.", output_type=int)
+    assert (copy.tools.names, copy.max_steps, copy.system_prompt, copy.output_type) == ((), None, "Be brief.", int)
+    assert (loop.tools.names, loop.max_steps, copy.driver, copy.events) == (("add",), 3, loop.driver, loop.events)
+    assert copy.run_sync("1 + 2?") == 3
+    assert loop.replace().output_type is None
 
 
 def test_the_type_of_the_answers_is_known() -> None:
     """Without an output type it is text, with a class it is the class, and for anything else it is not known."""
     assert_type(AgentLoop.for_model("ollama:m"), AgentLoop[str])
-    assert_type(AgentLoop.for_model("ollama:m", temperature=0, output_type=None), AgentLoop[str])
+    assert_type(AgentLoop.for_model("ollama:m", options={"temperature": 0}, output_type=None), AgentLoop[str])
     assert_type(AgentLoop.for_model("ollama:m", tools=[add], max_steps=3, output_type=list[int]), AgentLoop[list[int]])
     assert_type(AgentLoop.for_model("ollama:m", output_type=int | str), AgentLoop[Any])
-    AgentLoop.for_model("ollama:m", tool_choice="none", mode="native", reasoning_effort="low", stop="END", timeout=3)
+    AgentLoop.for_model(
+        "ollama:m", tool_choice="none", mode="native", options={"reasoning_effort": "low", "stop": "END"}, timeout=3
+    )

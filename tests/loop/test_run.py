@@ -257,7 +257,7 @@ async def _get(loop: AgentLoop[Any]) -> AgentState:
 
 
 async def _continue(loop: AgentLoop[Any]) -> AgentState:
-    return await loop.execute(await _interrupted(loop.with_journal(None)))
+    return await loop.execute(await _interrupted(loop.replace(journal=None)))
 
 
 @pytest.mark.parametrize("way", [_iterate, _stream, _resume, _recover, _get, _continue])

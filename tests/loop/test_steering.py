@@ -146,7 +146,11 @@ def test_a_changed_copy_has_the_same_inbox() -> None:
     """A message that is sent to a loop reaches executions of its changed copies."""
     loop = scripted("done")
     loop.inbox("run").send("first")
-    assert conversation(loop.with_max_steps(3).execute_sync("go", execution_id="run")) == ["u:go", "u:first", "a:done"]
+    assert conversation(loop.replace(max_steps=3).execute_sync("go", execution_id="run")) == [
+        "u:go",
+        "u:first",
+        "a:done",
+    ]
 
 
 def test_a_message_is_for_one_execution() -> None:
@@ -192,7 +196,7 @@ async def test_a_loop_does_not_keep_the_messages_of_an_ended_execution() -> None
 
     async def execute() -> weakref.ref[Message]:
         message, states = Message.user("one more thing"), list[AgentState]()
-        async for state in loop.with_journal(MemoryJournal()).iterate("go", execution_id="run"):
+        async for state in loop.replace(journal=MemoryJournal()).iterate("go", execution_id="run"):
             if not states:
                 loop.inbox("run").send(message)
                 await asyncio.sleep(0)  # it is recorded
@@ -356,7 +360,7 @@ def test_an_inbox_is_known_by_its_execution() -> None:
     """Inboxes of one execution are equal, also of a changed copy, and shown by its id; those of another loop are others."""
     loop = scripted("done")
     inbox = loop.inbox("run")
-    assert {inbox, loop.inbox("run"), loop.with_max_steps(3).inbox("run")} == {inbox}
+    assert {inbox, loop.inbox("run"), loop.replace(max_steps=3).inbox("run")} == {inbox}
     assert inbox not in {loop.inbox("other"), scripted("done").inbox("run")}
     assert repr(inbox) == "Inbox(execution_id='run')"
 

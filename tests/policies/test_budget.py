@@ -158,7 +158,7 @@ def test_the_output_of_a_request_is_limited_to_what_remains() -> None:
     assert max_tokens[-1] < 1_500
     modest = PersistentModel()
     driver = ToolCallingDriver(modest, options=InferenceOptions(max_tokens=200))
-    run_in_virtual_time(create_loop(modest, Budget(tokens=4_000, wrap_up=0)).with_driver(driver).execute("go"))
+    run_in_virtual_time(create_loop(modest, Budget(tokens=4_000, wrap_up=0)).replace(driver=driver).execute("go"))
     assert {request.options.max_tokens for request in modest.requests} == {200}
 
 
@@ -221,7 +221,7 @@ def test_tokens_that_are_not_reported(limit: str, unknown: Any, reason: str) -> 
         "tokens": Budget(tokens=2_000, unknown=unknown, wrap_up=0, strict=False),
         "cost": Budget(cost=0.02, prices=TABLE, unknown=unknown, wrap_up=0, strict=False),
     }
-    state = run_in_virtual_time(create_loop(model, budgets[limit]).with_max_steps(60).execute("go"))
+    state = run_in_virtual_time(create_loop(model, budgets[limit]).replace(max_steps=60).execute("go"))
     assert status_and_reason(state) == ("stopped", reason)
     assert state.stop_signal is not None
     if unknown == "refuse":
@@ -238,7 +238,7 @@ def test_tokens_that_are_not_reported(limit: str, unknown: Any, reason: str) -> 
 def test_models_without_a_price(unknown: Any, reason: str) -> None:
     """The budget decides whether a model without a price stops the execution, has the highest known price, or is free."""
     model = PersistentModel(model="unheard-of")
-    loop = create_loop(model, Budget(cost=0.15, prices=TABLE, unknown=unknown, wrap_up=0)).with_max_steps(30)
+    loop = create_loop(model, Budget(cost=0.15, prices=TABLE, unknown=unknown, wrap_up=0)).replace(max_steps=30)
     state = run_in_virtual_time(loop.execute("go"))
     assert status_and_reason(state) == ("stopped", reason)
     assert state.stop_signal is not None
@@ -313,7 +313,7 @@ def test_suspended_calls_count_once(budget: Budget) -> None:
     suspend = at("before_tool_use", lambda point: point.suspend("may I?"))
     ledger = Ledger()
     loop = create_loop(ScriptedInference([toy_call("echo", 1), toy_call("echo", 2)], "done"), budget, ledger=ledger)
-    loop = loop.with_max_steps(2).with_interceptors(suspend)
+    loop = loop.replace(max_steps=2).with_interceptors(suspend)
 
     async def execute_and_resume() -> AgentState:
         suspended = from_json(to_json(await loop.execute("go")), AgentState)

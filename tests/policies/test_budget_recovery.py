@@ -64,8 +64,8 @@ async def test_the_usage_of_a_lease_before_a_crash_is_counted_for_the_other_call
 
     def with_a_second_call(journal: CrashableJournal) -> AgentLoop:
         model = Model([*ask(caller, "look"), ("left", {})], "Done.")
-        loop = create_loop(journal, caller).with_driver(ToolCallingDriver(model))
-        return loop.with_tools([*loop.tools, left])
+        loop = create_loop(journal, caller).replace(driver=ToolCallingDriver(model))
+        return loop.replace(tools=[*loop.tools, left])
 
     journal = CrashableJournal()
     state = await with_a_second_call(journal).execute("go", execution_id="run")

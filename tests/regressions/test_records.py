@@ -246,7 +246,7 @@ async def test_a_call_that_its_tool_suspends_again_needs_another_decision(depth:
     loop = AgentLoop.for_model(Model([("sign", {})], "done"), tools=[sign], interceptors=[RequireApproval()])
     for _ in range(depth):
         loop = asking_clerk(loop)
-    loop = loop.with_journal(journal)
+    loop = loop.replace(journal=journal)
     first = await loop.execute("go", execution_id=RUN)
     decisions = {call.key: approve(call.digest) for call in first.pending if call.call.name == "sign"}
     second = await loop.resume(first, decisions)

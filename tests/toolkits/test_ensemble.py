@@ -414,7 +414,7 @@ async def test_tools_keep_their_groups() -> None:
     log = HookLog()
     tools = Tools.of([log.ensemble("a")]).plus(log.ensemble("b", CountUp()), greet).only(["add"])
     assert tools.names == ("add",)
-    loop = scripted_loop([], ("add", {"a": 1, "b": 2})).with_tools(tools)
+    loop = scripted_loop([], ("add", {"a": 1, "b": 2})).replace(tools=tools)
     assert executions(await loop.execute("go"))[0].value == 3
     assert log.lines == ["start a", "start b", "stop b", "stop a"]
 

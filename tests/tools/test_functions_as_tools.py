@@ -192,7 +192,7 @@ async def test_the_tool_is_the_one_of_the_decorator() -> None:
     "make",
     [
         lambda tools: AgentLoop(ScriptedDriver(), tools).tools,
-        lambda tools: AgentLoop(ScriptedDriver()).with_tools(tools).tools,
+        lambda tools: AgentLoop(ScriptedDriver()).replace(tools=tools).tools,
         lambda tools: AgentLoop.for_model(ScriptedInference("Hello."), tools=tools).tools,
         lambda tools: Ensemble("sums", tools).tools,
         lambda tools: ToolSearch(tools).tools,

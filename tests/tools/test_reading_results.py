@@ -440,7 +440,7 @@ async def test_a_fork_reads_the_results_of_its_source() -> None:
         [("read_result", {"reference": f"{early}/1/0", "from": 900, "lines": 2})],
         "done",
     )
-    loop = journaled(journal, effects).with_driver(ToolCallingDriver(Model(*turns)))
+    loop = journaled(journal, effects).replace(driver=ToolCallingDriver(Model(*turns)))
     state = await loop.recover(early)
     assert f'reference="{early}/1/0"' in state.steps[0].executions[0].text
     assert 'run/1/0"' not in state.steps[0].executions[0].text.replace(early, "")
@@ -462,7 +462,9 @@ async def test_what_a_journal_masks_stays_masked_in_what_is_read() -> None:
     turns: tuple[Turn, ...] = ([("config", {})], reads, "done")
     journal = MemoryJournal(secrets=[SECRET], secret_fields=["password"])
     state = (
-        await journaled(journal, config).with_driver(ToolCallingDriver(Model(*turns))).execute("go", execution_id="run")
+        await journaled(journal, config)
+        .replace(driver=ToolCallingDriver(Model(*turns)))
+        .execute("go", execution_id="run")
     )
     texts = [execution.text for execution in state.steps[1].executions]
     assert texts[:2] == ["[lines 1 to 1 of 1]\n***", "[lines 1 to 1 of 1]\n***"]

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, assert_type
 from agentloop import AgentLoop, AgentState, CanInfer, Interceptor, Message, SqliteJournal, ToolCallingDriver, from_json
 from agentloop.errors import ExecutionError, ExecutionSuspended, JournalError
 from agentloop.loop import EventStream, SyncEventStream, SyncTextStream, TextStream
-from agentloop.values import Decision
+from agentloop.values import Decision, InferenceOptions
 from agentloop.values.event import Event
 
 
@@ -38,6 +38,10 @@ def the_output_type_is_the_parameter(driver: ToolCallingDriver, model: CanInfer)
     assert_type(AgentLoop.for_model(model), AgentLoop[str])
     assert_type(AgentLoop.for_model("openai:gpt-5", output_type=Weather), AgentLoop[Weather])
     assert_type(AgentLoop.for_model(model, output_type=list[int], max_steps=None), AgentLoop[list[int]])
+    assert_type(AgentLoop.for_model(model, options={"temperature": 0, "stop": "END"}), AgentLoop[str])
+    assert_type(AgentLoop.for_model(model, options=InferenceOptions(seed=3)), AgentLoop[str])
+    assert_type(ToolCallingDriver.for_model("ollama:m", options={"seed": 3}).options, InferenceOptions)
+    assert_type(AgentLoop.from_file("agent.toml", options={"seed": 3}), AgentLoop[Any])
     assert_type(AgentLoop.from_file("agent.toml"), AgentLoop[Any])
     assert_type(AgentLoop.from_file(Path("agent.toml"), output_type=Weather), AgentLoop[Weather])
 
@@ -54,13 +58,13 @@ def unions_and_schemas_are_annotated(driver: ToolCallingDriver, schema: Mapping[
 
 
 def changed_copies_keep_the_type(loop: AgentLoop[Weather], journal: SqliteJournal, interceptor: Interceptor) -> None:
-    """All `with_…` methods keep the type, and `with_output_type` replaces it."""
-    assert_type(loop.with_tools([]), AgentLoop[Weather])
+    """A copy has the type, or that of its own `output_type`."""
+    assert_type(loop.replace(tools=[]), AgentLoop[Weather])
     assert_type(loop.with_interceptors(interceptor), AgentLoop[Weather])
-    assert_type(loop.with_journal(journal).with_max_steps(3).with_system_prompt("Go."), AgentLoop[Weather])
-    assert_type(loop.with_output_type(Place), AgentLoop[Place])
-    assert_type(loop.with_output_type(None), AgentLoop[str])
-    assert_type(AgentLoop.from_file("agent.toml").with_output_type(Weather), AgentLoop[Weather])
+    assert_type(loop.replace(journal=journal, max_steps=3, system_prompt="Go."), AgentLoop[Weather])
+    assert_type(loop.replace(output_type=Place), AgentLoop[Place])
+    assert_type(loop.replace(output_type=None), AgentLoop[str])
+    assert_type(AgentLoop.from_file("agent.toml").replace(output_type=Weather), AgentLoop[Weather])
 
 
 async def outputs_and_states_have_the_type(loop: AgentLoop[Weather], decisions: Mapping[str, Decision]) -> None:

@@ -22,7 +22,18 @@ AgentLoop(driver, max_steps="3")  # type: ignore[call-overload]  # pyright: igno
 AgentLoop(driver, max_step=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # no such parameter
 AgentLoop(driver, journal="runs.db")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a text
 AgentLoop.for_model("ollama:m", temprature=0.5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # misspelled
+AgentLoop.for_model("ollama:m", temperature=0.5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # a key of options
+AgentLoop.for_model("ollama:m", options={"temprature": 0.5})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # misspelled
+AgentLoop.for_model("ollama:m", options={"stop": 3})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a number
 AgentLoop.for_model(driver)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # no model
+
+
+def changes_of_another_type(loop: AgentLoop[int]) -> None:
+    """A copy has parts of the types that they have in `AgentLoop`."""
+    loop.replace(jornal=None)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # misspelled
+    loop.replace(max_steps="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a text
+    text: str = loop.replace(max_steps=3).run_sync("go")  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # it is an int
+    text.strip()
 
 
 def outputs_of_another_type(loop: AgentLoop[int], state: AgentState[int]) -> None:

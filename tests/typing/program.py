@@ -200,7 +200,7 @@ def test_with_doubles() -> None:
     fake = FakeTool(buy, returns=[{"item": "lamp", "cents": 2}, TimeoutError("slow")])
     assert_type(fake.calls, list[FakeCall])
     recorder = EventRecorder()
-    loop = make_loop(RandomInference(seed=3)).with_tools([fake, price])
+    loop = make_loop(RandomInference(seed=3)).replace(tools=[fake, price])
     loop.wiretap(recorder)
     assert_type(loop.run_sync("go"), Order)
     assert_type(recorder.only(ToolCallCompleted, execution__name="buy"), ToolCallCompleted)

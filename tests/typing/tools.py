@@ -52,7 +52,7 @@ def plain(number: int) -> int:
 
 def lists_of_tools_take_functions() -> None:
     """A plain function stands for the tool that is made of it."""
-    assert_type(AgentLoop.for_model("ollama:qwen3", tools=[plain, add], temperature=0.0), AgentLoop[str])
+    assert_type(AgentLoop.for_model("ollama:qwen3", tools=[plain, add], options={"temperature": 0.0}), AgentLoop[str])
 
 
 class OpensTickets(CanReconcileCall):

@@ -500,7 +500,7 @@ class ReActDriver(InferringDriver):
         validator: returns why a parsed decision cannot be used.
         tool_choice: whether, and which, tool the model must call; stated in the prompt.
         parallel_tool_calls: False for one call at a time; stated in the prompt.
-        options: model, sampling and limits of every inference.
+        options: model, sampling and limits of every inference: an `InferenceOptions`, or its attributes as a mapping.
         models: capabilities of models, for `auto`; they take precedence over those of the published models.
         run_embedded: when calls in prose run: `pure` if every call of the answer is of a tool with the effect `pure`, `always`
             or `never`; otherwise the model is asked for its decision alone. Not used for an `output` that is a mode.

@@ -174,7 +174,7 @@ class RunLimits:
             ConfigurationError: prices are needed and not installed.
         """
         limited = loop.with_interceptors(*self.interceptors(model))
-        return limited if self.max_steps is None else limited.with_max_steps(self.max_steps)
+        return limited if self.max_steps is None else limited.replace(max_steps=self.max_steps)
 
     def interceptors(self, model: str) -> list[Interceptor]:
         """Return interceptors that enforce all limits except that of steps.
@@ -456,7 +456,7 @@ class AgentOptions:
 def with_streaming(loop: AgentLoop) -> AgentLoop:
     """Return a loop whose driver streams responses, if it calls a model."""
     driver = loop.driver
-    return loop.with_driver(evolve(driver, streaming=True)) if isinstance(driver, InferringDriver) else loop
+    return loop.replace(driver=evolve(driver, streaming=True)) if isinstance(driver, InferringDriver) else loop
 
 
 def _configs_of(loop: AgentLoop) -> Iterator[LLMConfig]:

@@ -78,7 +78,7 @@ class ChatAgent:
         """
         loop = with_streaming(self.limits.apply(self.subject.loop, self.subject.model_name))
         if self.journal_file is not None:
-            loop = loop.with_journal(open_journal(self.journal_file, self.subject.secrets))
+            loop = loop.replace(journal=open_journal(self.journal_file, self.subject.secrets))
         self.grants.watch(loop)
         return loop
 
@@ -91,7 +91,7 @@ class ChatAgent:
         driver = self.subject.loop.driver
         if not isinstance(driver, InferringDriver):
             raise InvalidUsage(f"the driver {type(driver).__name__} of this agent calls no model")
-        loop = self.subject.loop.with_driver(evolve(driver, inference=HttpInference(config)))
+        loop = self.subject.loop.replace(driver=evolve(driver, inference=HttpInference(config)))
         secrets = (*self.subject.secrets, *config.secrets)
         return evolve(
             self,
@@ -236,7 +236,7 @@ class ChatSession:
             raise InvalidUsage(f"{as_one_line(str(path))} is not a saved conversation: {error}") from error
         self._begin_with(saved)
         # The turn of another journal, or of none, cannot be recorded in this one.
-        loop = self.loop.with_journal(None)
+        loop = self.loop.replace(journal=None)
         if saved.pending:
             return self._finish(lambda _: _as_it_is(saved), None, loop)
         return saved

@@ -104,7 +104,7 @@ def demo(context: click.Context, *, approve_all: bool, journal_file: str | None,
     )
     with as_usage_errors(), as_journal_errors():
         if journal_file is not None:
-            loop = loop.with_journal(open_journal(journal_file, ()))
+            loop = loop.replace(journal=open_journal(journal_file, ()))
         state = _show_run(out, loop, _approver(out, approve_all=approve_all), is_live=not no_live)
     _print_heading(out, "Answer")
     out.print(as_printable(state.final_text or "") or describe_problem(state), soft_wrap=True)

@@ -248,7 +248,7 @@ def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
     """
     journal = loop.journal
     if journal is None:
-        return loop.with_journal(closed_at_end(make_journal(journal_place(option), secrets_of(loop))))
+        return loop.replace(journal=closed_at_end(make_journal(journal_place(option), secrets_of(loop))))
     if option is not None and not is_journal_file(journal, option):
         raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {without_password(option)}")
     return loop

@@ -296,7 +296,7 @@ async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], r
     """Call one tool inside a loop, so that its interceptors, timeout and policies apply."""
     report_update = _numbered(report)
     # Each call is an execution of one scripted step.
-    scripted = loop.with_driver(ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
+    scripted = loop.replace(driver=ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
     async with scripted.stream(f"call {name}") as events:
         async for event in events:
             if isinstance(event, ToolCallProgressed):

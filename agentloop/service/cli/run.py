@@ -214,7 +214,7 @@ def run(  # one parameter for each option
         subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
         loop = limits.apply(subject.loop, subject.model_name)
         if target is not None:
-            loop = loop.with_journal(open_journal(target.file, subject.secrets))
+            loop = loop.replace(journal=open_journal(target.file, subject.secrets))
         grants.watch(loop)
         mask_log_records([loop.redaction])
         if not quiet:

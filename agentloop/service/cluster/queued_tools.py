@@ -229,7 +229,7 @@ def bind_queue(loop: AgentLoop[Any], db: str, agent: str, version: str) -> Agent
         version: the version of the worker.
     """
     bound = _bound_to(loop.executor, db, agent, version)
-    return loop if bound is loop.executor else loop.with_executor(bound)
+    return loop if bound is loop.executor else loop.replace(executor=bound)
 
 
 def _bound_to(executor: CanExecuteToolCalls, db: str, agent: str, version: str) -> CanExecuteToolCalls:

@@ -192,7 +192,7 @@ class Worker:
 
     def _bound(self, name: str, loop: AgentLoop, journal: Journal) -> AgentLoop:
         """Return an agent with the journal and the queue of the database."""
-        return bind_queue(loop.with_journal(journal), self._database.location, name, self._version)
+        return bind_queue(loop.replace(journal=journal), self._database.location, name, self._version)
 
     # --- working ------------------------------------------------------------------------------------------------------
 

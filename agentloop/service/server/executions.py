@@ -146,7 +146,7 @@ class LocalExecutions(CanRunExecutions):
     def __init__(self, agents: AgentLoop | Mapping[str, AgentLoop], journal: CanJournal | None = None) -> None:
         loops = name_agents(agents)
         self._journal = journal or _common_journal(loops)
-        self._agents = {name: loop.with_journal(self._journal) for name, loop in loops.items()}
+        self._agents = {name: loop.replace(journal=self._journal) for name, loop in loops.items()}
         self._runs: dict[str, asyncio.Task[object]] = {}
         self._tokens: dict[str, CancellationToken] = {}
         # The interrupted executions of other programs, by their cursors, which an id that is used again does not share.

@@ -39,7 +39,7 @@ def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJou
     bind = AgentLoop._bind
 
     def bind_recorded(self: AgentLoop, state: AgentState, dependencies: Any, **parts: Any) -> Any:
-        loop = self if self.journal is not None else self.with_journal(MemoryJournal())
+        loop = self if self.journal is not None else self.replace(journal=MemoryJournal())
         assert loop.journal is not None
         runs.append((loop.journal, state.execution_id, self, dependencies))
         bound = bind(self, state, dependencies, **parts)

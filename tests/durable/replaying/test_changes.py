@@ -269,7 +269,7 @@ async def test_a_drivers_prompt_is_compared() -> None:
         return loop_of(driver=ReActDriver(Model(*script), output="json", **parts))
 
     journal = MemoryJournal()
-    state = await loop().with_journal(journal).execute("What is due?", execution_id="run")
+    state = await loop().replace(journal=journal).execute("What is due?", execution_id="run")
     assert state.status == "completed", state.explain()
     assert (await replay(journal, "run", loop())).is_equal
     divergence = (await replay(journal, "run", loop("Think, then act."))).divergence

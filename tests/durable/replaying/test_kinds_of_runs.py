@@ -121,7 +121,7 @@ async def test_a_handoff_and_a_handoff_back() -> None:
         first = AgentLoop(
             ToolCallingDriver(Model([("over", {})], "", [("look", {"n": 1})], "Done.")), [*tools(EffectLedger()), over]
         )
-        loops.append(first.with_journal(journal))
+        loops.append(first.replace(journal=journal))
         return loops[0]
 
     loop = desk()

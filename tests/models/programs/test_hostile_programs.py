@@ -182,7 +182,7 @@ async def test_a_cancelled_program_leaves_nothing_behind() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         again = ScriptedInference(program("await search('x')"), "done")
-        state = await loop.with_driver(ToolCallingDriver(again)).execute("Go.")
+        state = await loop.replace(driver=ToolCallingDriver(again)).execute("Go.")
         assert state.steps[0].executions[0].text == '["x"]'
 
 

@@ -246,7 +246,7 @@ async def test_a_program_whose_tool_was_away_keeps_its_outcomes(decision: Decisi
     position = places(chronicle, RecordKind.CALL_OUTCOME)["run/1/0/program/0"]
     again, journal = ToolLedger(), await chronicle.after_crash(position)
     loop = build(again, journal, source=source)
-    away = loop.with_tools([each for each in loop.tools if each.name != "run_program"])
+    away = loop.replace(tools=[each for each in loop.tools if each.name != "run_program"])
     state = await away.recover("run", in_doubt=InDoubt.SUSPEND)
     (pending,) = [call for call in state.pending if not call.waits_for]
     assert pending.key == "run/1/0"
@@ -281,7 +281,7 @@ async def test_a_changed_order_of_calls_is_in_doubt() -> None:
 
     again = ToolLedger()
     loop = build(again, journal, mode="program")
-    loop = loop.with_tools([*[t for t in loop.tools if t.name != "run_program"], Renumbered()])
+    loop = loop.replace(tools=[*[t for t in loop.tools if t.name != "run_program"], Renumbered()])
     events: list[Any] = []
     loop.on(ToolCallRecovered, events.append)
     state = await loop.recover("run", in_doubt=InDoubt.TELL)

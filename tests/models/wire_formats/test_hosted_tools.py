@@ -128,7 +128,7 @@ async def test_a_provider_searches_beside_the_tools_of_the_loop(name: str) -> No
     loop = AgentLoop.for_model(
         HttpInference(config, client=in_process_client(provider)),
         tools=[double],
-        hosted_tools=[HostedTool.web_search()],
+        options={"hosted_tools": [HostedTool.web_search()]},
         mode="native",
     )
     state = await loop.execute("How high are two Eiffel Towers?")

@@ -148,7 +148,7 @@ async def test_the_journal_keeps_log_probabilities() -> None:
     config = LLMConfig(model="m", base_url="http://provider", api_key="k")
     journal = MemoryJournal()
     inference = HttpInference(config, client=in_process_client(provider))
-    loop = AgentLoop.for_model(inference, top_logprobs=2, journal=journal)
+    loop = AgentLoop.for_model(inference, options={"top_logprobs": 2}, journal=journal)
     state = await loop.execute("hi", execution_id="e1")
     assert state.final_text == "Hey"
     bodies = [str(record.body) for record in await journal.read("e1")]

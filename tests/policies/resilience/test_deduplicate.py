@@ -262,7 +262,7 @@ def test_equal_calls_of_one_answer_run_once(at_once: int | None, seconds: float)
     """Whether a duplicate runs depends neither on the time of the tool nor on how many calls run at once."""
     worker = Worker(seconds=seconds)
     loop = create_loop(worker, [Deduplicate()], [work(1), work(2), work(1)], [work(1)])
-    run = run_in_virtual_time(observe(loop.with_executor(ToolExecutor(max_concurrency=at_once))))
+    run = run_in_virtual_time(observe(loop.replace(executor=ToolExecutor(max_concurrency=at_once))))
     assert [attempt.value for attempt in worker.runs] == [1, 2, 1]
     assert run.statuses == ["succeeded"] * 4
 
@@ -315,7 +315,7 @@ def test_equal_calls_of_one_answer_run_once_however_fast_they_are(*, across: boo
     worker = Worker(declared_effect=Effect.EFFECT, declared_policy=ToolPolicy(repeatable=True))
     layer = Deduplicate(effects=True, across_executions=across)
     loop = create_loop(worker, [layer], [work(1), work(2), work(1)], [work(1), work(1)])
-    run = run_in_virtual_time(observe(loop.with_executor(ToolExecutor(max_concurrency=1))))
+    run = run_in_virtual_time(observe(loop.replace(executor=ToolExecutor(max_concurrency=1))))
     assert [attempt.key for attempt in worker.runs] == [run.outcomes[index].key for index in (0, 1, 3)]
     assert all(len(calls) == 0 for calls in layer._calls_of_loops.values())
 
@@ -386,7 +386,7 @@ def test_equal_calls_of_an_interrupted_step_run_once(by: Deduplicator, *, across
     def loop_of(worker: Worker, journal: CanJournal) -> AgentLoop:
         layer = Deduplicate(by, effects=True, across_executions=across)
         other = Worker(tool_name="other", seconds=3)
-        return create_loop([worker, other], [layer], [work(1), work(0, "other"), work(1)]).with_journal(journal)
+        return create_loop([worker, other], [layer], [work(1), work(0, "other"), work(1)]).replace(journal=journal)
 
     async def crash_everywhere() -> None:
         journal, worker = CrashableJournal(), Worker(seconds=1, declared_effect=Effect.EFFECT)
@@ -422,11 +422,11 @@ def test_an_interrupted_call_that_did_not_happen_runs_again() -> None:
 
     async def crash() -> AgentState:
         loop, journal = create_loop(pay, [Deduplicate(effects=True)], calls), CrashableJournal()
-        await loop.with_journal(journal).execute("go", execution_id="run")
+        await loop.replace(journal=journal).execute("go", execution_id="run")
         count = 1 + [record.kind for record in journal.appended].index(RecordKind.CALL_INTENT)
         runs.clear()
         loop = create_loop(pay, [Deduplicate(effects=True)], calls)
-        return await loop.with_journal(await journal.after_crash(count)).recover("run")
+        return await loop.replace(journal=await journal.after_crash(count)).recover("run")
 
     state = run_in_virtual_time(crash())
     assert runs == ["run/1/0", "run/1/2"]

@@ -282,7 +282,7 @@ def test_states_mean_the_same_on_another_machine_and_after_a_reboot(
     for uptime, passed, status in [(uptimes[0], 0.0, before), (uptimes[1], seconds, after)]:
         worker = Worker(fail_first(0 if status == "succeeded" else 1), declared_policy=policy)
         stack = Resilience(store=store, retry=None)
-        loop = create_loop(worker, [stack], [work(1)]).with_clock(MachineClock(uptime, passed))
+        loop = create_loop(worker, [stack], [work(1)]).replace(clock=MachineClock(uptime, passed))
         statuses += run_in_virtual_time(observe(loop)).statuses
     assert statuses == [before, after]
 

@@ -311,7 +311,7 @@ def raising(_: Any) -> Any:
         (lambda loop: loop.wiretap(raising) and loop, "completed", ""),
         (lambda loop: loop.with_interceptors(at("before_step", raising)), "failed", "raising failed at before_step"),
         (lambda loop: loop.with_interceptors(ReturnsNone()), "failed", "ReturnsNone returned None at before_step"),
-        (lambda loop: loop.with_driver(WithoutAStep()), "failed", "WithoutAStep returned a state with 0 steps"),
+        (lambda loop: loop.replace(driver=WithoutAStep()), "failed", "WithoutAStep returned a state with 0 steps"),
     ],
     ids=["a listener that raises", "an interceptor that raises", "an interceptor that returns None", "no step"],
 )

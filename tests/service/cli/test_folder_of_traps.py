@@ -310,7 +310,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = (
         "from person_app import loop; from agentloop.durable import SqliteJournal; from pathlib import Path; import datetime;"
         "from agentloop.toolkits.memory import MemoryFile, MemoryScope;"
-        "loop.with_journal(SqliteJournal(Path('agentloop.db'))).execute_sync('Hi.', execution_id='recorded');"
+        "loop.replace(journal=SqliteJournal(Path('agentloop.db'))).execute_sync('Hi.', execution_id='recorded');"
         "MemoryFile(Path('memory.db')).remember(MemoryScope(user='ada'), 'x', written_at=datetime.datetime.now(datetime.UTC))"
     )
     subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, timeout=LONGEST)

@@ -289,7 +289,7 @@ from agentloop.durable import SqliteJournal
 from person_app import loop
 
 async def main():
-    own = loop.with_journal(SqliteJournal("agentloop.db"))
+    own = loop.replace(journal=SqliteJournal("agentloop.db"))
     await own.execute("Pay. {HIDDEN!r}", execution_id="recorded")
     async with Cluster("agentloop.db") as cluster:
         await cluster.submit("person_app:loop", "Pay.", execution_id="queued")

@@ -156,7 +156,7 @@ def count(context: ToolContext[Till]) -> int:
     "Count."
     return 0
 
-needy = loop.with_tools([*loop.tools, count])
+needy = loop.replace(tools=[*loop.tools, count])
 """
 
 

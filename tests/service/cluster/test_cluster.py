@@ -437,7 +437,7 @@ async def test_mistakes_in_a_submission_are_refused(db: str) -> None:
 
 
 async def test_work_that_cannot_be_carried_out_is_reported_and_the_worker_goes_on(db: str) -> None:
-    broken = agents.loop.with_output_type(int).with_max_steps(1)
+    broken = agents.loop.replace(output_type=int).replace(max_steps=1)
     async with Cluster(db) as cluster, working(db, broken):
         first = await cluster.result(await cluster.submit(AGENT, "hello"))
         second = await cluster.result(await cluster.submit(AGENT, "hello"))
@@ -491,13 +491,13 @@ async def test_the_url_of_a_database_is_shown_without_its_password() -> None:
 
 async def test_an_agent_with_a_journal_of_its_own_is_refused(db: str) -> None:
     with pytest.raises(ConfigurationError, match="journal of its own"):
-        async with working(db, agents.loop.with_journal(SqliteJournal(agents.folder() / "other.db"))):
+        async with working(db, agents.loop.replace(journal=SqliteJournal(agents.folder() / "other.db"))):
             pass
 
 
 async def test_secrets_of_a_journal_in_memory_are_not_lost_silently(db: str) -> None:
     with pytest.raises(ConfigurationError, match="pass them to the worker"):
-        Worker(agents.loop.with_journal(MemoryJournal(secrets=["card-4111"])), db)
+        Worker(agents.loop.replace(journal=MemoryJournal(secrets=["card-4111"])), db)
 
     async with Cluster(db) as cluster, working(db, secrets=["card-4111"]):
         await cluster.result(await cluster.submit(AGENT, "mark card-4111", execution_id="paid"))

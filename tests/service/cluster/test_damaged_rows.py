@@ -415,7 +415,7 @@ async def test_a_damaged_result_of_a_queued_call_is_in_doubt(db: str, result: st
         return "done"
 
     model = ScriptedInference(ToolCall("1", "act", "{}"), "over")
-    loop = AgentLoop.for_model(model, tools=[act]).with_executor(QueuedToolExecutor(db=db, agent=AGENT))
+    loop = AgentLoop.for_model(model, tools=[act]).replace(executor=QueuedToolExecutor(db=db, agent=AGENT))
     async with Engine(ClusterDatabase.parse(db)) as engine:
         running = asyncio.create_task(loop.execute("Act."))
         while not await engine.list(kind=JobKind.TOOL):

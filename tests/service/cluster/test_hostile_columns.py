@@ -238,7 +238,7 @@ async def _fill(db: str, executions: int, jobs: int) -> None:
             await cluster.result(await cluster.submit(AGENT, "look", execution_id="submitted"), timeout=LONGEST)
         await cluster.schedule("nightly", "0 0 1 1 *", AGENT, "look")
         await cluster.limit_queue("slow", concurrency=2, rate=(5, 60.0))
-        loop = LOOP.with_journal(cluster.journal)
+        loop = LOOP.replace(journal=cluster.journal)
         for number in range(executions):
             state = await loop.execute("pay it" if number % 2 else "look", execution_id=f"e{number}")
             if number % 2:

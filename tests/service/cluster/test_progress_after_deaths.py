@@ -43,7 +43,7 @@ async def driven(
         loop = AgentLoop.for_model(ScriptedInference([call]), tools=[loop.as_tool("clerk", "Works.")])
     progress = ProgressWatch(journal, "run")
     await progress.begin()
-    loop = loop.with_journal(journal)
+    loop = loop.replace(journal=journal)
     driving = asyncio.ensure_future(loop.get_or_start("go", "run"))
     waiting = asyncio.ensure_future(progress.wait(loop, driving))
     try:

@@ -103,7 +103,7 @@ class Cluster:
         """Enter a loop with the journal of the database."""
         journal = open_journal(self.db)
         try:
-            async with loop.with_journal(journal) as entered:
+            async with loop.replace(journal=journal) as entered:
                 yield entered
         finally:
             await journal.aclose()

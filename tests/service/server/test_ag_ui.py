@@ -289,7 +289,7 @@ async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
 async def test_a_thread_goes_on_after_the_clock_was_set_back() -> None:
     """The last run of a thread is the one with the highest number, whatever the clock of the machine says."""
     clock = ShiftedClock()
-    loop = adder(MemoryJournal()).with_clock(clock)
+    loop = adder(MemoryJournal()).replace(clock=clock)
     async with serving(loop) as client:
         for number, hours in enumerate([0, 1, -24, 0.5, 0], 1):
             clock.shift += timedelta(hours=hours)
@@ -310,7 +310,7 @@ async def test_an_interrupt_is_answered_after_the_clock_was_set_back() -> None:
 
     model = ScriptedInference(*[respond] * 3)
     loop = AgentLoop.for_model(model, tools=[pay], journal=MemoryJournal(), interceptors=[RequireApproval("pay")])
-    async with serving(loop.with_clock(clock)) as client:
+    async with serving(loop.replace(clock=clock)) as client:
         await run(client, run_input(run="r1"))
         clock.shift -= timedelta(hours=1)
         waiting = await run(client, run_input(run="r2"))

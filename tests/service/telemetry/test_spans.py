@@ -92,7 +92,9 @@ class Mistral(ScriptedInference, CanNameModel):
 async def test_a_chat_span_names_the_provider_the_models_and_the_tokens() -> None:
     """Requests and responses are described as the conventions say; the content is not there."""
     watch = Watch()
-    loop = watch.observe(AgentLoop.for_model(Mistral("Hi."), temperature=0.5, max_tokens=9, stop="END", seed=7))
+    loop = watch.observe(
+        AgentLoop.for_model(Mistral("Hi."), options={"temperature": 0.5, "max_tokens": 9, "stop": "END", "seed": 7})
+    )
     await loop.execute("What is there?")
     chat = watch.one("chat large")
     assert {name: value for name, value in (chat.attributes or {}).items() if name != "gen_ai.conversation.id"} == {
