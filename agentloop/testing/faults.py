@@ -265,7 +265,7 @@ class FaultPlan:
             )
         if "journal" in places and loop.journal is None:
             raise ConfigurationError("a fault at the journal needs a loop with a journal")
-        changed = loop.replace(clock=_FaultyClock(loop.clock, self)).replace(executor=self._executor(loop.executor))
+        changed = loop.replace(clock=_FaultyClock(loop.clock, self), executor=self._executor(loop.executor))
         if loop.journal is not None:
             changed = changed.replace(journal=self.wrap_journal(loop.journal))
         if "inference" in places:

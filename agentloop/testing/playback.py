@@ -75,7 +75,7 @@ def _player(fixture: Fixture, loop: AgentLoop | None) -> AgentLoop:
         specs.update({spec.name: spec for spec in loop.tools.specs})
         # The tools are replaced below, and the interceptors of their groups with them.
         interceptors = [interceptor for group in loop.tools.groups for interceptor in group.interceptors]
-        player = loop.replace(journal=None).replace(events=EventBus())
+        player = loop.replace(journal=None, events=EventBus())
         player = player.with_interceptors(*interceptors, FixtureInterceptor(fixture=fixture, has_interceptors=True))
     return player.replace(
         tools=Tools.of([FixtureTool(spec=spec, outcomes=fixture.outcomes) for spec in specs.values()])

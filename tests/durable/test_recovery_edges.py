@@ -220,7 +220,7 @@ async def test_a_run_that_is_cancelled_during_its_claim_leaves_its_messages_wait
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await journal.head("run") is None
-    again = loop.replace(journal=MemoryJournal()).replace(events=EventBus())
+    again = loop.replace(journal=MemoryJournal(), events=EventBus())
     state = await again.execute("go", execution_id="run")
     assert [message.text for message in state.messages if message.role == "user"] == ["go", "hello"]
 

@@ -509,9 +509,7 @@ def test_changing_one_part_keeps_all_others() -> None:
     changed = (
         loop.replace(tools=toy_tools(Ledger()))
         .with_interceptors(other)
-        .replace(driver=ScriptedDriver(ScenarioStep.final("else")))
-        .replace(max_steps=9)
-        .replace(system_prompt="ho")
+        .replace(driver=ScriptedDriver(ScenarioStep.final("else")), max_steps=9, system_prompt="ho")
     )
     assert changed.executor is executor
     assert changed.compiler is compiler

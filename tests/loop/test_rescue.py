@@ -568,7 +568,7 @@ async def test_a_listener_that_fails_when_an_interrupted_execution_goes_on_keeps
     await loop.execute("Pay.", execution_id="run")
     kinds, ends = [record.kind for record in chronicle.appended], list[str]()
     left = await chronicle.after_crash(kinds.index(RecordKind.CALL_OUTCOME) + 1)
-    state = await loop.replace(journal=left).replace(events=failing_bus(ends)).recover("run")
+    state = await loop.replace(journal=left, events=failing_bus(ends)).recover("run")
     assert state.status is ExecutionStatus.FAILED
     assert [each.status.value for each in state.steps[0].executions] == ["succeeded", "in_doubt"]
     assert [[error.message for error in step.errors] for step in state.steps] == [[], ["a defect"]]

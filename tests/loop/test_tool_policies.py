@@ -153,7 +153,7 @@ def test_copies_of_a_loop_and_calls_of_a_sub_agent_share_what_a_policy_counts() 
     pay = paying(rate_limit=RateLimit(1, 60, max_wait=0))
     loop = loop_of([pay], calls=1)
     loop.execute_sync("go")
-    loop.replace(max_steps=7).replace(driver=loop_of([], calls=1).driver).execute_sync("go")
+    loop.replace(max_steps=7, driver=loop_of([], calls=1).driver).execute_sync("go")
     loop.with_interceptors(Cache()).replace(driver=loop_of([], calls=1).driver).execute_sync("go")
     assert len(ran) == 1
     ran.clear()

@@ -437,7 +437,7 @@ async def test_mistakes_in_a_submission_are_refused(db: str) -> None:
 
 
 async def test_work_that_cannot_be_carried_out_is_reported_and_the_worker_goes_on(db: str) -> None:
-    broken = agents.loop.replace(output_type=int).replace(max_steps=1)
+    broken = agents.loop.replace(output_type=int, max_steps=1)
     async with Cluster(db) as cluster, working(db, broken):
         first = await cluster.result(await cluster.submit(AGENT, "hello"))
         second = await cluster.result(await cluster.submit(AGENT, "hello"))
