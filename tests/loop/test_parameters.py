@@ -78,7 +78,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     # the tools
     "one function as tools": (lambda: loop(tools=plain), "put it in brackets, as in tools="),
     "one tool as tools": (lambda: loop(tools=add), "put it in brackets, as in tools="),
-    "with_tools of one function": (lambda: loop().replace(tools=plain), "put it in brackets, as in tools="),
+    "a copy with one function as tools": (lambda: loop().replace(tools=plain), "put it in brackets, as in tools="),
     "a text as tools": (lambda: loop(tools="add"), "tools are passed as a list"),
     "a number as tools": (lambda: loop(tools=3), "tools are passed as a list"),
     "None as tools": (lambda: loop(tools=None), "tools are passed as a list"),
@@ -110,7 +110,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "fewer than no steps": (lambda: loop(max_steps=-1), "a whole number from 1 on, .* not -1"),
     "half a step": (lambda: loop(max_steps=1.5), "a whole number from 1 on, .* not 1.5"),
     "a truth value as max_steps": (lambda: loop(max_steps=True), "a whole number from 1 on, .* not True"),
-    "with_max_steps of 0": (lambda: loop().replace(max_steps=0), "a whole number from 1 on, .* not 0"),
+    "a copy with no steps": (lambda: loop().replace(max_steps=0), "a whole number from 1 on, .* not 0"),
     "None as system prompt": (lambda: loop(system_prompt=None), "a text or a function of the state, not None"),
     "a list as system prompt": (lambda: loop(system_prompt=["You"]), "a text or a function of the state, not list"),
     "bytes as system prompt": (lambda: loop(system_prompt=b"You"), "a text or a function of the state, not b'You'"),
@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a function as output type": (lambda: loop(output_type=plain), "not the function plain"),
     "a value as output type": (lambda: loop(output_type=Watch()), "which has no JSON Schema here; use one of"),
     "a wrong JSON Schema": (lambda: loop(output_type={"type": "nothing"}), "is not a valid JSON Schema: at $.type"),
-    "with_output_type of a number": (
+    "a copy with a number as output type": (
         lambda: loop().replace(output_type=5),
         "a type, or a JSON Schema as a dict, not 5",
     ),
