@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,8 @@ class AgUiEvents:
         self._has_begun = not is_new
         self._step = 0
         self._message = ""  # the id of the message that is open
+        # The id of the message that holds the calls of the step: its text, if nothing came after that.
+        self._parent = ""
         self._written = TextBuffer()  # what was written of the text of the inference that runs
         self._attempt = 1
         self._texts = 0
@@ -114,7 +117,7 @@ class AgUiEvents:
     def _begin_step(self, step: int) -> Iterator[JsonDict]:
         if step != self._step:
             yield from self._end_step()
-            self._step = step
+            self._step, self._parent = step, ""
             if step != self._shown["step"]:
                 self._shown = {"step": step, "text": "", "reasoning": ""}
             yield {"type": "STEP_STARTED", "stepName": f"step {step}"}
@@ -139,7 +142,7 @@ class AgUiEvents:
         if not text:
             return
         if not self._message:
-            self._message = self._new_message()
+            self._message = self._parent = self._new_message()
             yield {"type": "TEXT_MESSAGE_START", "messageId": self._message, "role": "assistant"}
         self._written.append(text)
         yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": text}
@@ -190,7 +193,10 @@ class AgUiEvents:
             return
         self._calls.add(key)
         yield from self._end_text()
-        yield {"type": "TOOL_CALL_START", "toolCallId": key, "toolCallName": call["name"]}
+        # Front ends append a call to its parent if that is the last message, and else begin a message with this id.
+        self._parent = self._parent or self._new_message()
+        start = {"type": "TOOL_CALL_START", "toolCallId": key, "toolCallName": call["name"]}
+        yield {**start, "parentMessageId": self._parent}
         if call["arguments"]:
             yield {"type": "TOOL_CALL_ARGS", "toolCallId": key, "delta": call["arguments"]}
         yield {"type": "TOOL_CALL_END", "toolCallId": key}
@@ -201,6 +207,7 @@ class AgUiEvents:
             return
         yield from self._begin_call(call)
         self._results.add(key)
+        self._parent = ""
         yield {
             "type": "TOOL_CALL_RESULT",
             "messageId": f"{key}/result",
@@ -300,7 +307,10 @@ async def start_run(operations: Operations, principal: Principal, body: Any) -> 
     journal = operations.executions.journal
     # By number: the newest by time is another one after the clock was set back.
     head = max(await journal.list(agent_id=agent_id), key=lambda head: head.number, default=None)
-    run = AgUiRun(execution_id=principal.execution_id(run_id), thread_id=thread_id, run_id=run_id)
+    execution_id = principal.execution_id(run_id)
+    if await _is_taken(operations, execution_id, agent_id):
+        execution_id = principal.execution_id(f"{run_id}~{hashlib.sha256(thread_id.encode()).hexdigest()[:12]}")
+    run = AgUiRun(execution_id=execution_id, thread_id=thread_id, run_id=run_id)
     if body.get("resume"):
         return await _resume(operations, principal, head, body["resume"], run)
     principal.require(Scope.START)
@@ -313,6 +323,14 @@ async def start_run(operations: Operations, principal: Principal, body: Any) -> 
     agent = _only_agent(operations)
     await operations.start_state(principal, agent, message, run.execution_id, state, request, agent_id)
     return run
+
+
+async def _is_taken(operations: Operations, execution_id: str, agent_id: str) -> bool:
+    """Return whether an execution is of another thread: front ends may number the runs of each thread from the same id on."""
+    head = await operations.executions.journal.head(execution_id)
+    state = await operations.executions.unrecorded_state(execution_id) if head is None else None
+    found = head or state
+    return found is not None and found.agent_id != agent_id
 
 
 def _only_agent(operations: Operations) -> str:

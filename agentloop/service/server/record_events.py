@@ -92,7 +92,7 @@ class RecordReader:
         self._calls, self._waiting = dict(self._folded.calls), len(self._folded.waiting_messages)
         self._folded.apply(record)
         name = _NAMES.get(record.kind)
-        if name is None:
+        if name is None or (record.kind is RecordKind.STEP_COMPLETED and self._is_suspended):
             return None
         head = {
             "type": name,
@@ -101,6 +101,12 @@ class RecordReader:
             "at": record.at.isoformat(),
         }
         return ServerEvent(name, {**head, **self._content(record)}, record.sequence)
+
+    @property
+    def _is_suspended(self) -> bool:
+        """Whether the step that the last record ends has pending calls; `execution_suspended` follows, with what there is of it."""
+        state = self._folded.state
+        return state is not None and state.open_turn is not None
 
     @property
     def _step(self) -> int:

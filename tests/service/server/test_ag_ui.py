@@ -251,25 +251,86 @@ async def test_a_run_has_the_results_that_interceptors_have_left(*, waits: bool)
         assert (recorded["value"], recorded["is_provisional"]) == (3, True)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_a_text_beside_a_call_that_waits_is_written_once(*, replaced: bool) -> None:
+async def test_a_text_beside_a_call_that_waits_is_written_once(
+    *, replaced: bool, guarded: bool, streaming: bool
+) -> None:
     """Before the interrupt, as the guardrail has left it, and not again in the run that answers it."""
     guard = Guardrails(output=[lambda _: ["all is"] if replaced else []], on_output=ReplaceAnswer("I do."))
     asking = InferenceResponse((Text("I pay."), ToolCall("1", "pay", '{"cents": 500}')))
-    layers = [guard, RequireApproval("pay")]
+    layers = [*([guard] if guarded or replaced else []), RequireApproval("pay")]
     model = ScriptedInference(asking, "It is paid.")
-    loop = AgentLoop.for_model(model, tools=[pay], journal=MemoryJournal(), interceptors=layers)
+    loop = AgentLoop.for_model(model, tools=[pay], journal=MemoryJournal(), interceptors=layers, streaming=streaming)
     async with serving(loop) as client:
         first = await run(client, run_input(run="r1"))
         [interrupt] = first[-1].data["outcome"]["interrupts"]
         resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": True}]
         second = await run(client, run_input(run="r2", resume=resume))
         texts = [
-            [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
+            "".join([event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"])
             for events in (first, second)
         ]
-        assert texts == ([["I do."], ["I do."]] if replaced else [["I pay."], ["It is paid."]])
+        assert texts == (["I do.", "I do."] if replaced else ["I pay.", "It is paid."])
         assert types(first).index("TEXT_MESSAGE_END") < types(first).index("TOOL_CALL_START")
+        assert [types(events).count("STEP_STARTED") for events in (first, second)] == [1, 2]
+        recorded = [event.data for event in await all_events(client, "/executions/ada:r1/events")]
+        completed = [(data["step"], data["text"]) for data in recorded if data["type"] == "step_completed"]
+        assert completed == [(1, "I do." if replaced else "I pay."), (2, "I do." if replaced else "It is paid.")]
+
+
+def messages_of(events: list[Received]) -> list[tuple[str, str, list[str]]]:
+    """Return the messages that the client of the protocol makes of events: the role, text and calls of each."""
+    messages: dict[str, tuple[str, list[str], list[str]]] = {}
+    for data in [event.data for event in events]:
+        last = next(reversed(messages), "")
+        if data["type"] == "TEXT_MESSAGE_START":
+            assert data["messageId"] not in messages
+            messages[data["messageId"]] = ("assistant", [], [])
+        elif data["type"] == "TEXT_MESSAGE_CONTENT":
+            messages[data["messageId"]][1].append(data["delta"])
+        elif data["type"] == "TOOL_CALL_START":
+            if last != data["parentMessageId"]:
+                assert data["parentMessageId"] not in messages
+                messages[data["parentMessageId"]] = ("assistant", [], [])
+            messages[data["parentMessageId"]][2].append(data["toolCallId"])
+        elif data["type"] == "TOOL_CALL_RESULT":
+            assert data["messageId"] not in messages
+            messages[data["messageId"]] = ("tool", [data["content"]], [])
+    return [(role, "".join(texts), calls) for role, texts, calls in messages.values()]
+
+
+@pytest.mark.parametrize("text", ["", "I add."])
+async def test_a_call_belongs_to_the_message_of_its_step(text: str) -> None:
+    """A front end has calls beside the text that the model wrote with them, and all calls of a step in one message."""
+    calls = [ToolCall(str(number), "add", f'{{"a": {number}, "b": 2}}') for number in (1, 2)]
+    asking = [InferenceResponse((*([Text(text)] if text else []), *calls)), calls[0]]
+    gate = RequireApproval("add")
+    loop = AgentLoop.for_model(
+        ScriptedInference(*asking, "Done."), tools=[add], journal=MemoryJournal(), interceptors=[gate]
+    )
+    async with serving(loop) as client:
+        first = await run(client, run_input(run="r1"))
+        interrupts = first[-1].data["outcome"]["interrupts"]
+        resume = [{"interruptId": each["id"], "status": "resolved", "payload": True} for each in interrupts]
+        second = await run(client, run_input(run="r2", resume=resume))
+        assert messages_of(first) == [("assistant", text, ["ada:r1/1/0", "ada:r1/1/1"])]
+        assert messages_of(second) == [("tool", "3", []), ("tool", "4", []), ("assistant", "", ["ada:r1/2/0"])]
+
+
+async def test_runs_of_different_threads_may_have_one_id() -> None:
+    """Each is an execution of its own, also when its request is repeated."""
+    async with serving(adder(MemoryJournal())) as client:
+        first = [await run(client, run_input("Go.", thread=thread, run="1")) for thread in ("a", "b", "c")]
+        again = [await run(client, run_input("Go.", thread=thread, run="1")) for thread in ("a", "b", "c")]
+        assert [types(events)[-1] for events in (*first, *again)] == ["RUN_FINISHED"] * 6
+        assert {event.data["runId"] for events in first for event in (events[0], events[-1])} == {"1"}
+        listed = (await client.get("/executions", headers=bearer("boss"))).json()["executions"]
+        assert len(listed) == 3
+        assert "ada:1" in {execution["id"] for execution in listed}
+        other = await client.post("/ag-ui", json=run_input("Another.", thread="b", run="1"))
+        assert (other.status_code, other.json()["code"]) == (422, "other_request")
 
 
 async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
