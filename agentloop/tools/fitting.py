@@ -18,6 +18,7 @@ from agentloop.contracts.tools import Tools
 from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
 from agentloop.tools.coercion import NUMBER, Arguments, coerce_arguments, read_number
 from agentloop.tools.defaults import as_default
+from agentloop.tools.left_out import complete_required
 from agentloop.tools.validation import SchemaValidator, invalid_arguments, validator_of, value_at
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import (
@@ -43,7 +44,8 @@ def fit_call(
     A value that satisfies the schema as it is stays as it is. Another one is coerced if exactly one reading of it satisfies the
     schema and no information is lost: a number, `true`, `false` or `null` in a text, JSON in a text where an object or an array
     is required, and a single value where an array is required. Below `anyOf` and `oneOf`, the readings of all branches count.
-    The coerced arguments are validated as a whole. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
+    The coerced arguments are validated as a whole. A parameter that the schema requires and that is left out has the default that the
+    schema declares for it; null is a parameter that is left out where the schema of another program takes no null. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
     the escapes of line breaks, tabs or other control characters are missing. A number with more digits than a float holds is
     written in full, also for a strict tool: as an integer where the schema takes no other number, and as text where it takes the
     text of a number and no other text, such as that of a `Decimal`.
@@ -51,7 +53,7 @@ def fit_call(
     Args:
         call: the call.
         spec: the tool; nothing is coerced if it is `strict`.
-        bounds: the bounds on the check. All checks of a call together take at most four times the steps of one.
+        bounds: the bounds on the check. All checks of a call together take at most five times the steps of one.
         strict: whether nothing is coerced, whatever the tool.
 
     Returns:
@@ -77,11 +79,11 @@ def fit_call(
         arguments = parse_arguments(text)
     problems = validator.problems(arguments, bounds)
     if problems:
-        coerced = None if is_strict else coerce_arguments(validator, parse_arguments(text), bounds)
-        if coerced is None:
+        fitting = None if is_strict else _fit(arguments, spec, bounds)
+        if fitting is None:
             raise invalid_arguments(problems)
-        arguments = coerced[0]
-        repairs += coerced[1]
+        arguments = fitting[0]
+        repairs += fitting[1]
     repairs += _keep_digits(validator, arguments, text, bounds)
     if not repairs:
         return call, arguments
@@ -91,6 +93,16 @@ def fit_call(
     text = _format(arguments)
     known = (*call.repairs, *repairs)
     return evolve(call, arguments_json=text, repairs=tuple(dict.fromkeys(known))), parse_arguments(text)
+
+
+def _fit(arguments: Arguments, spec: ToolSpec, bounds: Bounds) -> tuple[Arguments, list[str]] | None:
+    """Return arguments that satisfy the schema, and the repairs that it took; None if there is not exactly one way."""
+    # A function says itself what null means for it; for another program, its schema does.
+    completed = complete_required(arguments, spec.parameters, reads_null=bool(spec.definition))
+    if completed and validator_of(spec).accepts(arguments, bounds):
+        return arguments, completed
+    coerced = coerce_arguments(validator_of(spec), arguments, bounds)
+    return None if coerced is None else (coerced[0], [*completed, *coerced[1]])
 
 
 def comparable_arguments(arguments: Mapping[str, Any], spec: ToolSpec) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator
 from agentloop.tools.coercion import LIST_FROM_VALUE, NUMBER_FROM_TEXT
 from agentloop.tools.fitting import fit_call
+from agentloop.tools.left_out import DEFAULT_FILLED, NULL_LEFT_OUT
 from agentloop.values import Bounds, ToolCall, ToolSpec
 from agentloop.values.tool_calls import JSON_FROM_TEXT, RAW_CONTROLS, arguments_object
 
@@ -144,6 +145,121 @@ def test_names_of_properties_are_not_coerced() -> None:
     """An error about the name of a property does not change the object."""
     with pytest.raises(InvalidArguments):
         fit({"type": "object", "propertyNames": {"enum": [1]}}, {"1": 1})
+
+
+SCREEN = {
+    "type": "object",
+    "properties": {
+        "url": {"type": "string"},
+        "kind": {"type": "string", "enum": ["png", "jpeg"], "default": "png"},
+        "quality": {"type": "integer"},
+        "clip": {
+            "type": "object",
+            "properties": {"x": {"type": "number", "default": 0}, "unit": {"$ref": "#/$defs/Unit"}},
+            "required": ["x", "unit"],
+        },
+        "marks": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/Mark"}, {"type": "null"}]}},
+    },
+    "required": ["url", "kind"],
+    "additionalProperties": False,
+    "$defs": {
+        "Unit": {"type": "string", "default": "px"},
+        "Mark": {
+            "type": "object",
+            "properties": {"color": {"type": "string", "default": "red"}},
+            "required": ["color"],
+        },
+    },
+}
+KIND = {"kind": "png"}
+
+
+@pytest.mark.parametrize(
+    ("written", "becomes", "repairs"),
+    [
+        ({"url": "u"}, {"url": "u", **KIND}, [DEFAULT_FILLED]),
+        ({"url": "u", "kind": "jpeg"}, {"url": "u", "kind": "jpeg"}, []),
+        ({"url": "u", "quality": "3"}, {"url": "u", "quality": 3, **KIND}, [DEFAULT_FILLED, NUMBER_FROM_TEXT]),
+        (
+            {"url": "u", "clip": {}, **KIND},
+            {"url": "u", "clip": {"x": 0, "unit": "px"}, **KIND},
+            [DEFAULT_FILLED],
+        ),
+        (
+            {"url": "u", "marks": [{}, None], **KIND},
+            {"url": "u", "marks": [{"color": "red"}, None], **KIND},
+            [DEFAULT_FILLED],
+        ),
+    ],
+)
+def test_a_required_value_that_is_left_out_has_its_default(written: Any, becomes: Any, repairs: list[str]) -> None:
+    """As in the servers whose generators of schemas require what has a default; also inside of objects."""
+    call, arguments = fit_call(ToolCall("1", "do", json.dumps(written)), ToolSpec("do", "Do.", SCREEN))
+    assert (arguments, [*call.repairs]) == (becomes, repairs)
+    assert SchemaValidator(SCREEN).accepts(arguments)
+
+
+def test_null_is_a_value_that_is_left_out_in_the_schema_of_another_program() -> None:
+    """Where the schema takes null, it stays; a function of the program itself says what null means for it."""
+    written = {"url": "u", "kind": None, "quality": None, "clip": {"x": None}, "marks": [None]}
+    call = ToolCall("1", "do", json.dumps(written))
+    fitted, arguments = fit_call(call, ToolSpec("do", "Do.", SCREEN, definition="d"))
+    assert arguments == {"url": "u", "kind": "png", "clip": {"x": 0, "unit": "px"}, "marks": [None]}
+    assert set(fitted.repairs) == {DEFAULT_FILLED, NULL_LEFT_OUT}
+    assert fit_call(fitted, ToolSpec("do", "Do.", SCREEN, definition="d"), strict=True)[1] == arguments
+    for spec in (ToolSpec("do", "Do.", SCREEN), ToolSpec("do", "Do.", SCREEN, definition="d", strict=True)):
+        with pytest.raises(InvalidArguments):
+            fit_call(call, spec)
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_left_out"),
+    [
+        ({"type": "integer"}, True),
+        ({"enum": ["a", "b"]}, True),
+        ({"const": 1}, True),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, True),
+        ({"allOf": [{"type": ["integer", "null"]}, {"type": "integer"}]}, True),
+        ({"$ref": "#/$defs/Word"}, True),
+        ({"type": ["integer", "null"]}, False),
+        ({"enum": ["a", None]}, False),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, False),
+        ({}, False),
+        (True, False),
+        ({"const": None}, False),
+    ],
+)
+def test_null_that_a_schema_takes_is_not_left_out(schema: Any, *, is_left_out: bool) -> None:
+    """Whatever says so: a type, an enumeration, a branch or a reference."""
+    parameters = {
+        "type": "object",
+        "properties": {"x": schema, "n": {"type": "integer"}},
+        "$defs": {"Word": {"type": "string"}},
+    }
+    spec = ToolSpec("do", "Do.", parameters, definition="d")
+    _, arguments = fit_call(ToolCall("1", "do", '{"x": null, "n": null}'), spec)
+    assert arguments == ({} if is_left_out else {"x": None})
+
+
+def test_a_default_that_the_schema_does_not_take_is_not_filled_in() -> None:
+    """The model is told what it left out."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "default": "many"}}, "required": ["n"]}
+    with pytest.raises(InvalidArguments, match="'n' is a required property"):
+        fit_call(ToolCall("1", "do", "{}"), ToolSpec("do", "Do.", schema))
+
+
+def test_a_schema_that_refers_to_itself_is_completed_in_bounded_steps() -> None:
+    """Also one whose references lead nowhere else."""
+    loop = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/a"}, "n": {"type": "integer", "default": 1}},
+        "required": ["n"],
+        "$defs": {"a": {**loop, "allOf": [{"$ref": "#/$defs/b"}]}, "b": {"type": "string", "anyOf": [loop, True]}},
+    }
+    spec = ToolSpec("do", "Do.", schema, definition="d")
+    for written in ("{}", '{"x": null}'):
+        assert fit_call(ToolCall("1", "do", written), spec)[1] == {"n": 1}
 
 
 def test_arguments_in_a_json_string_are_an_object() -> None:
