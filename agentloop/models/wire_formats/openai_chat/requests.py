@@ -45,6 +45,8 @@ DETAILS = "reasoning_details"
 """The entry with the structured reasoning of routers, such as OpenRouter."""
 EXTRA_CONTENT = "extra_content"
 """The entry of a call with data of the model that must come back with it, such as the signatures of Gemini."""
+CUSTOM = "custom"
+"""The type of a call whose arguments are free text, and the entry with its name and text."""
 _DEFAULT_QUIRKS = Quirks()
 _TERMS = FormatTerms(NAME, "Chat Completions")
 _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
@@ -254,8 +256,11 @@ def own_data(part: Text | Reasoning | ToolCall) -> Mapping[str, Any]:
 
 
 def _call(call: ToolCall, call_id: str) -> dict[str, Any]:
+    state = own_data(call)
+    if state.get("type") == CUSTOM:
+        return {"id": call_id, "type": CUSTOM, CUSTOM: {"name": wire_name(call.name), "input": call.arguments_json}}
     function = {"name": wire_name(call.name), "arguments": arguments_text(call)}
-    extra = own_data(call).get(EXTRA_CONTENT)
+    extra = state.get(EXTRA_CONTENT)
     return {"id": call_id, "type": "function", "function": function, **({EXTRA_CONTENT: extra} if extra else {})}
 
 

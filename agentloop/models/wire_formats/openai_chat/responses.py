@@ -21,7 +21,7 @@ from agentloop.models.wire_formats.fields import (
     read_logprobs,
     text_of,
 )
-from agentloop.models.wire_formats.openai_chat.requests import DETAILS, EXTRA_CONTENT, NAME
+from agentloop.models.wire_formats.openai_chat.requests import CUSTOM, DETAILS, EXTRA_CONTENT, NAME
 from agentloop.models.wire_formats.response_builder import ResponseBuilder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
 from agentloop.values.json import parse_json
@@ -150,15 +150,23 @@ def _calls_in(message: Mapping[str, Any]) -> Any:
 
 
 def _call(call: Mapping[str, Any], missing_arguments: str) -> ToolCall:
+    name, arguments = _name_and_arguments(call, missing_arguments)
+    return ToolCall(_call_id(call), name, arguments, provider_data=_call_data(call))
+
+
+def _name_and_arguments(call: Mapping[str, Any], missing: str = "") -> tuple[str, str]:
+    """Return the name and the arguments of a call or of a fragment; the arguments of a custom call are any text."""
+    custom = call.get(CUSTOM)
+    if isinstance(custom, dict):
+        return text_of(custom.get("name")), text_of(custom.get("input"))
     # Some services put name and arguments into the call itself.
     function = call.get("function") or call
-    arguments = arguments_json(function.get("arguments"), missing=missing_arguments)
-    return ToolCall(_call_id(call), text_of(function.get("name")), arguments, provider_data=_call_data(call))
+    return text_of(function.get("name")), arguments_json(function.get("arguments"), missing=missing)
 
 
 def _has_object(call: Mapping[str, Any]) -> bool:
-    """Whether a service sends the arguments of a call as an object, which does not show whether the rest of it is missing."""
-    return isinstance((call.get("function") or call).get("arguments"), dict)
+    """Whether the arguments of a call are an object, or the text of a custom call: neither shows whether the rest of it is missing."""
+    return isinstance(call.get(CUSTOM), dict) or isinstance((call.get("function") or call).get("arguments"), dict)
 
 
 def _without_repetitions(parts: tuple[ResponsePart, ...]) -> tuple[ResponsePart, ...]:
@@ -262,6 +270,8 @@ class _PartialDetail:
 
 def _call_data(call: Mapping[str, Any]) -> Mapping[str, Any]:
     extra = object_of(call.get(EXTRA_CONTENT))
+    if isinstance(call.get(CUSTOM), dict):
+        return {NAME: {"type": CUSTOM}}
     return {NAME: {EXTRA_CONTENT: extra}} if extra else {}
 
 
@@ -425,10 +435,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         Fragments with the same index belong to one call, until a name with another id starts a new call, or without ids a name
         after complete arguments. Fragments without an index extend the last call, unless they have an id or a name of their own.
         """
-        # Some services put name and arguments into the call itself.
-        function = call.get("function") or call
-        call_id, name = _call_id(call), text_of(function.get("name"))
-        arguments = arguments_json(function.get("arguments"), missing="")
+        call_id, (name, arguments) = _call_id(call), _name_and_arguments(call)
         number = self._call_numbers.get(index, -1)
         if number < 0 or self._starts_call((index, number), call_id, name, arguments):
             self._call_numbers[index] = number = number + 1

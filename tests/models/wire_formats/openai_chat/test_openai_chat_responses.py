@@ -162,6 +162,17 @@ def test_a_call_may_be_sent_without_a_function_object() -> None:
     assert decode({"tool_calls": [{"id": "c", "name": "add", "arguments": {}}]}).tool_calls == (ToolCall("c", "add"),)
 
 
+CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}
+
+
+def test_a_custom_call_has_its_name_and_its_text() -> None:
+    """The text need not be JSON; a cut one does not show that it is cut."""
+    (call,) = decode({"tool_calls": [CUSTOM]}, "tool_calls").tool_calls
+    assert (call.id, call.name, call.arguments_json, call.rejection) == ("c", "sql", "SELECT 1", "")
+    (cut,) = decode({"tool_calls": [CUSTOM]}, "length").tool_calls
+    assert cut.rejection
+
+
 def test_a_deprecated_function_call_is_ignored() -> None:
     """The SDK of the provider does not read `function_call` as a tool call either."""
     response = decode({"content": "so", "function_call": {"name": "add", "arguments": '{"a":1}'}})

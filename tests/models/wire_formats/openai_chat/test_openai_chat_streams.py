@@ -23,11 +23,11 @@ from agentloop.values import (
     ToolCall,
     Usage,
 )
-from agentloop.values.messages import ResponsePart
+from agentloop.values.messages import Message, ResponsePart
 from tests.limits import processor_seconds
-from tests.models.generated_requests import arguments, json_values
+from tests.models.generated_requests import arguments, execution_of, json_values
 from tests.models.openai_types import check_request
-from tests.models.wire_formats.openai_chat.test_openai_chat_requests import supported_requests
+from tests.models.wire_formats.openai_chat.test_openai_chat_requests import encode_messages, supported_requests
 from tests.models.wire_formats.openai_chat.test_openai_chat_responses import BARE_ERRORS
 from tests.models.wire_formats.recorded_streams import (
     Decoded,
@@ -199,6 +199,19 @@ def test_a_call_that_is_sent_twice_is_one_call(chunks: list[Chunk], calls: list[
     """It has the same id, name and arguments under another index, or none at first; its effect must not happen twice."""
     response = decode_response(*chunks, chunk("tool_calls"))
     assert [found.arguments_json for found in response.tool_calls] == calls
+
+
+def test_the_fragments_of_a_custom_call_are_joined() -> None:
+    """As those of a function call, and a request returns the call as a custom one."""
+    begun = {"index": 0, "id": "c", "type": "custom", "custom": {"name": "sql", "input": ""}}
+    more = [{"index": 0, "custom": {"input": text}} for text in ("SELECT", " 1")]
+    chunks = [chunk(tool_calls=[fragment]) for fragment in (begun, *more)]
+    (call,) = decode_response(*chunks, chunk("tool_calls")).tool_calls
+    assert (call.id, call.name, call.arguments_json) == ("c", "sql", "SELECT 1")
+    assert decode_response(*chunks, chunk("length")).tool_calls[0].rejection
+    sent, result = encode_messages(Message.of_response((call,), (execution_of(call, value="one"),)))
+    assert sent["tool_calls"] == [{"id": "c", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}]
+    assert result == {"role": "tool", "tool_call_id": "c", "content": "one"}
 
 
 def test_names_and_details_cost_time_that_is_linear_in_the_length_of_the_stream() -> None:
