@@ -47,8 +47,8 @@ def format_effect(effect: Effect) -> dict[str, bool]:
 def parse_result(response: Mapping[str, Any]) -> ToolResult:
     """Convert the response to a call: its structured content is the value where there is any.
 
-    The model receives the structured content, and all other content too. Servers repeat structured content as text for older
-    clients; such a text is not shown twice.
+    The model receives the content as the server wrote it, and the structured content beside it. Servers repeat structured content as
+    text for older clients; the model receives the text alone then.
 
     Args:
         response: a `CallToolResult`.
@@ -57,12 +57,14 @@ def parse_result(response: Mapping[str, Any]) -> ToolResult:
     structured = response.get("structuredContent")
     if structured is None:
         return _result(parts)
-    repeated = _repetitions([part.text for part in parts if isinstance(part, Text)], structured)
-    if all(isinstance(part, Text) and part.text in repeated for part in parts):
-        return ToolResult(structured)
     result = ToolResult(structured)  # frozen first: only JSON can be formatted
-    shown = () if repeated else (Text(format_json(result.value).decode()),)
-    return ToolResult(structured, (*parts, *shown))
+    written = format_json(result.value).decode()
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    shown = parts if _repetitions(texts, structured) else [*parts, Text(written)]
+    if all(isinstance(part, Text) for part in shown):
+        text = _join_text(shown)
+        return result if text == written else ToolResult(structured, (Text(text),))
+    return ToolResult(structured, tuple(shown))
 
 
 def _repetitions(texts: Sequence[str], structured: Any) -> frozenset[str]:

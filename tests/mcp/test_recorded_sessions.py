@@ -14,8 +14,8 @@ from attrs import evolve
 from agentloop.errors import ToolFailed
 from agentloop.mcp import McpEnsemble
 from agentloop.mcp.mcp_tool import McpTool, tool_request
-from agentloop.values import Audio, Effect, Image
-from agentloop.values.json import thaw
+from agentloop.values import Audio, Effect, Image, Text
+from agentloop.values.json import format_json, thaw
 from agentloop.values.schema_drafts import modern_schema
 from tests.mcp.running import NO_TIMEOUTS, SINCE_2026
 
@@ -114,6 +114,8 @@ async def check_call(server: McpEnsemble, params: dict[str, Any], response: dict
     ]
     if "structuredContent" in response:
         assert thaw(result.value) == response["structuredContent"]
+        shown = "".join([part.text for part in result.content or () if isinstance(part, Text)])
+        assert shown.startswith("\n".join(texts)) or format_json(result.value).decode() == "\n".join(texts)
     elif not media:
         assert isinstance(result.value, str)
         assert all(text in result.value for text in texts)

@@ -16,6 +16,7 @@ from agentloop.contracts import Tool
 from agentloop.errors import AuthenticationError, BadRequest, InferenceError, ProviderUnavailable, RateLimited
 from agentloop.events import InferenceDeltaReceived
 from agentloop.mcp import McpEnsemble
+from agentloop.mcp.content import parse_result
 from agentloop.tools import tool
 from agentloop.values import (
     Event,
@@ -23,10 +24,12 @@ from agentloop.values import (
     Image,
     InferenceResponse,
     Reasoning,
+    Text,
     ToolExecution,
     ToolStatus,
     to_json,
 )
+from agentloop.values.json import format_json, thaw
 from agentloop.values.policies import RetryPolicy
 from tests.models.chat_stream import CALLS_END, call_chunk, chunk, stream_text
 from tests.models.loopback import (
@@ -663,6 +666,28 @@ async def test_a_text_that_only_repeats_the_structured_content_is_shown_once(tmp
     """Text that duplicates the structured content, for older clients, is shown to the model only once."""
     execution = await answered_by_server(tmp_path, '{"rows": [1, 2]}')
     assert (execution.value, execution.text.count("rows")) == ({"rows": (1, 2)}, 1)
+
+
+@pytest.mark.parametrize(
+    ("structured", "texts", "shown"),
+    [
+        ({"result": 'It\'s "21" °C.\nDry.'}, ['It\'s "21" °C.\nDry.'], 'It\'s "21" °C.\nDry.'),
+        ({"result": 3}, ["3"], "3"),
+        ({"result": ["a", "b"]}, ["a", "b"], "a\nb"),
+        ({"result": ""}, [""], ""),
+        ({"rows": [1, 2]}, ['{\n  "rows": [1, 2]\n}'], '{\n  "rows": [1, 2]\n}'),
+        ({"rows": [1, 2]}, [], '{"rows":[1,2]}'),
+        ({"rows": [1, 2]}, ["Two rows."], 'Two rows.\n{"rows":[1,2]}'),
+        ({"rows": [1, 2]}, ["Two rows.", '{"rows": [1, 2]}'], 'Two rows.\n{"rows": [1, 2]}'),
+    ],
+)
+def test_a_text_of_a_server_arrives_as_it_was_written(structured: Any, texts: list[str], shown: str) -> None:
+    """The program gets the structured content, and the model the text beside it where it says the same."""
+    content = [{"type": "text", "text": text} for text in texts]
+    result = parse_result({"content": content, "structuredContent": structured})
+    assert thaw(result.value) == structured
+    parts = [Text(format_json(result.value).decode())] if result.content is None else result.content
+    assert "".join([part.text for part in parts if isinstance(part, Text)]) == shown
 
 
 IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}}
