@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,8 +19,9 @@ from agentloop.mcp.offers import Offers, ServedFolder
 from agentloop.mcp.sdk.names import Client, MCPError, types
 from agentloop.mcp.sdk.server import create_server
 from agentloop.values import Document, Image, Message, Text
-from tests.mcp.running import connected
-from tests.mcp.test_serving import TOOLS, TRUSTED, call, serve
+from tests.limits import LONGEST
+from tests.mcp.running import SINCE_2026, connected
+from tests.mcp.test_serving import TOOLS, TRUSTED, call, serve, serve_over_http
 
 
 @pytest.fixture
@@ -62,6 +66,58 @@ async def test_resources_and_prompts_reach_our_own_client(folder: Path) -> None:
         assert [argument["required"] for argument in entry["arguments"]] == [True, False]
         filled = await call(server, "get_prompt", name="review", arguments={"code": "x = 1", "language": "Rust"})
         assert filled.value == "user:\nReview this Rust code: x = 1\nassistant:\nI see.\nuser:\nGo on."
+
+
+MODERN = {
+    "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+}
+
+
+async def post(port: int, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+    """Send one request as it is written, with the white space in its headers, and return the answer."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    fixed = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    lines = [f"{name}: {value}" for name, value in {"Host": f"127.0.0.1:{port}", **fixed, **headers}.items()]
+    head = [f"POST /mcp HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}", *lines]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(("\r\n".join(head) + "\r\n\r\n" + body).encode())
+    answer = (await asyncio.wait_for(reader.read(), LONGEST)).decode()
+    writer.close()
+    found: dict[str, Any] = json.loads(answer[answer.index('{"jsonrpc') :].partition("\n")[0].partition("\r")[0])
+    return found
+
+
+@SINCE_2026
+async def test_white_space_around_a_header_is_no_part_of_it() -> None:
+    """A client may send it, and the names of the header and of the body agree."""
+    async with serve_over_http(TOOLS) as server:
+        port = urlsplit(server.server.url).port or 0  # type: ignore[union-attr]  # a server over HTTP
+        headers = {"MCP-Protocol-Version": " 2026-07-28 \t", "Mcp-Method": "tools/call \t", "Mcp-Name": "\t add  "}
+        params = {"name": "add", "arguments": {"a": 1, "b": 2}, **MODERN}
+        answer = await post(port, "tools/call", params, headers)
+        assert answer["result"]["content"][0]["text"] == "3"
+        answer = await post(port, "tools/call", params, {**headers, "Mcp-Name": "ad d"})
+        assert "does not match" in answer["error"]["message"]
+        headers |= {"Mcp-Method": "resources/read", "Mcp-Name": "notes://other"}
+        answer = await post(port, "resources/read", {"uri": "notes://other", **MODERN}, headers)
+        assert answer["error"]["code"] == -32602  # since 2026-07-28
+
+
+async def test_a_resource_that_there_is_not_has_the_code_of_the_version() -> None:
+    """Clients of versions before 2026-07-28 know it by a code of its own."""
+
+    @resource("notes://one")
+    def one() -> str:
+        return "1"
+
+    async with connected(create_server(Offers("notes", resources=[one]))) as client:
+        read: Any = client.read_resource
+        with pytest.raises(MCPError) as refused:
+            await read("notes://other")
+        assert refused.value.error.code == -32002
 
 
 MISTAKES = {

@@ -52,6 +52,9 @@ _MAX_QUEUED_LINES = 100
 _MAX_SESSIONS = 256
 _IDLE_SECONDS = 600.0
 _RUN_SECONDS = 60.0
+_MODERN_VERSION = "2026-07-28"
+_RESOURCE_NOT_FOUND = -32002
+"""The code of older versions of the protocol for a resource that there is not."""
 
 
 async def serve_stdio(offers: Offers) -> None:
@@ -154,6 +157,8 @@ class _Gate:
             if origin and urlsplit(origin).netloc != headers.get(b"host", b"").decode("latin-1"):
                 await _reject(send, 403, "web pages of other origins have no access")
                 return
+            # White space around a value is no part of it, and the server below leaves it there; the SDK compares such values.
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await self._application(scope, receive, send)
 
 
@@ -237,11 +242,14 @@ class _Handlers:
         templates = [_describe_resource(served) for _, served in self._templates]
         return _result(types.ListResourceTemplatesResult, {"resourceTemplates": templates})
 
-    async def read_resource(self, _: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read_resource(
+        self, context: _Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
         uri = str(params.uri)
         content = await _run(self._read(uri), f"the resource {uri!r}")
         if content is None:
-            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri!r}", {"uri": uri})
+            code = types.INVALID_PARAMS if context.protocol_version >= _MODERN_VERSION else _RESOURCE_NOT_FOUND
+            raise MCPError(code, f"there is no resource {uri!r}", {"uri": uri})
         return _result(types.ReadResourceResult, {"contents": [content]})
 
     async def _read(self, uri: str) -> dict[str, Any] | None:

@@ -57,9 +57,11 @@ class ServerRequestContext(Generic[_T, _U]):
 
     Attributes:
         session: reports its progress.
+        protocol_version: the version of the protocol; empty for any of those before 2026-07-28, which are all that there are.
     """
 
     session: _Reporter
+    protocol_version: str = ""
 
 
 class Server(SdkServer[Any, Any], Generic[_T]):
