@@ -102,6 +102,6 @@ class _Completion:
         if None not in schema.get("enum", (None,)) or schema.get("const") is not None:
             return False
         unions = [schema[union] for union in ("anyOf", "oneOf") if union in schema]
-        return all([any([self._takes_null(branch, depth + 1) for branch in union]) for union in unions]) and all(
-            [self._takes_null(each, depth + 1) for each in self._also(schema)]
-        )
+        if not all(any(self._takes_null(branch, depth + 1) for branch in union) for union in unions):
+            return False
+        return all(self._takes_null(each, depth + 1) for each in self._also(schema))
