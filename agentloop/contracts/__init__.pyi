@@ -16,6 +16,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEv
 from agentloop.contracts.can_handle_events import CanProvideContext as CanProvideContext
 from agentloop.contracts.can_handle_events import Listener as Listener
 from agentloop.contracts.can_handle_events import Subscription as Subscription
+from agentloop.contracts.can_infer import CanAskServer as CanAskServer
 from agentloop.contracts.can_infer import CanCombineModels as CanCombineModels
 from agentloop.contracts.can_infer import CanInfer as CanInfer
 from agentloop.contracts.can_infer import CanNameModel as CanNameModel

@@ -126,6 +126,15 @@ class CanReportOmissions(ABC):
         """Return a copy that calls `report` with each tool that is left out, once per execution."""
 
 
+class CanAskServer(ABC):
+    """An inference that can ask its server what that can do with the model, before the tool API is used."""
+
+    @property
+    @abstractmethod
+    def asks_server(self) -> bool:
+        """Whether the server is one of the user's, which is asked; constant, and read without I/O."""
+
+
 class CanNameModel(ABC):
     """An inference that names its model, so that the model's capabilities can be looked up before a request.
 

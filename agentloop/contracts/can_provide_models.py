@@ -80,6 +80,9 @@ class CanProvideModels(Protocol):
     ) -> CanInfer:
         """Return a model that is called in a mode, with bounds on its answers; `asks_for_answer` leaves it no call."""
 
+    def asked(self, called: CanInfer, rows: Sequence[CapabilityRow], state: AgentState) -> CanInfer:
+        """Return a model of `in_mode` that asks its server before it is called by the tool API."""
+
 
 @cache
 def models() -> CanProvideModels:

@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from agentloop._shielding import compute_on_text
 from agentloop.contracts.can_accept import CanAddTools, OutputCheck
-from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel
+from agentloop.contracts.can_infer import CanAskServer, CanCombineModels, CanInfer, CanNameModel
 from agentloop.contracts.can_provide_models import ModelConfig, models
 from agentloop.contracts.can_use_mode import CanUseMode, ModeLike
 from agentloop.contracts.tools import Tools
@@ -165,9 +165,11 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         # A model with a tool API may poll; others repeat a call because they do not know how to end.
         repeats = keeps_repeating if mode.streams_calls else repeats_calls
         is_stuck = len(state.steps) > 1 and repeats(state.steps, self.tools)
-        if not mode.translates and self.output_check is None and not is_stuck:
+        asks = self.chooses_modes and isinstance(inference, CanAskServer) and inference.asks_server
+        if not (mode.translates or self.output_check is not None or is_stuck or asks):
             return inference
-        return models().in_mode(inference, mode, self.scope.bounds, asks_for_answer=is_stuck)
+        called = models().in_mode(inference, mode, self.scope.bounds, asks_for_answer=is_stuck)
+        return models().asked(called, self.models, state) if asks else called
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Call the model, and the final model for the answer if there is one.

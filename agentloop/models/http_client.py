@@ -651,6 +651,11 @@ def wrapped_transports(wrap: WrapTransport) -> Iterator[None]:
         _wrap_transport = before
 
 
+def is_recorded() -> bool:
+    """Return whether the requests of this process pass a transport that records or replays them."""
+    return _wrap_transport is not None
+
+
 @cache
 def _default_transport() -> Transport:
     return "httpx" if find_spec("httptools") is None else "httptools"

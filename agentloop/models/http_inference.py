@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import (
+    CanAskServer,
     CanInfer,
     CanNameModel,
     CanReportDelays,
@@ -23,6 +24,7 @@ from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.models.config import LLMConfig
+from agentloop.models.server_abilities import ServerAbilities, is_asked
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
@@ -81,6 +83,7 @@ class HttpInference(
     CanReportRetries,
     CanReportDelays,
     CanReportOmissions,
+    CanAskServer,
     CanNameModel,
 ):
     """Calls a model over HTTP, and retries when the provider is unavailable or asks to wait.
@@ -124,6 +127,23 @@ class HttpInference(
     def is_makers_api(self) -> bool:
         """Whether requests go to the API of the model's maker, and to no gateway or server of others."""
         return self.config.is_makers_api
+
+    @property
+    def asks_server(self) -> bool:
+        """Whether `ask_server` asks: for a server of the user's, over connections of its own and in a wire format of this package."""
+        is_own = self.client is None and self.wire_format is None
+        return is_own and is_asked(self.config.provider, self.config.base_url, self.config.wire_format)
+
+    async def ask_server(self) -> ServerAbilities | None:
+        """Return what the server says that it can do with the model; None if it does not say it.
+
+        A server is asked once in the life of the process, and at most for one second.
+        """
+        if not self.asks_server:
+            return None
+        from agentloop.models.server_questions import ask_server
+
+        return await ask_server(self.config, self.config.options.model or self.config.model)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose endpoint is shared within the scope, and closed with it."""

@@ -131,7 +131,11 @@ class Loopback:
         self._changed.set()
 
     def handle(self, connection: Connection, request: ReceivedRequest) -> None:
-        """Send the next reply of the script."""
+        """Send the next reply of the script; a question about the server is no part of it, and has no answer."""
+        if request.line.startswith("GET "):
+            self.connections -= 1
+            respond(404)(connection, request)
+            return
         self.requests.append(request)
         reply = self._replies.pop(0) if self._replies else respond(418, b"the script has ended")
         reply(connection, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from agentloop.models import explain_mode
 from agentloop.models.config import LLMConfig, find_preset
 from agentloop.models.model_capabilities import capabilities
 from agentloop.models.presets import PRESETS, Preset, suggest_provider
+from agentloop.models.server_questions import ask_anew
 from agentloop.service.cli.agent_options import complete_model
 from agentloop.service.cli.configuration import load_configuration
 from agentloop.service.cli.console import as_one_line, create_console
@@ -204,6 +206,67 @@ def _configurations(presets: Iterable[Preset], base_url: str | None) -> list[LLM
     return list(configs.values())
 
 
+# --- what a server can do ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class ServerSummary:
+    """What a server says that it can do with a model, and the mode that follows.
+
+    Attributes:
+        address: the address of the server.
+        model: its name for the model.
+        server: the name of its software; empty if it does not say what it is.
+        tools: whether the template of the model has tools; None if the server does not say it.
+        enforces_schemas: whether it constrains answers to a schema; None if it does not say what it is.
+        mode: the mode in which `auto` calls a model that no row of yours names.
+        reason: why.
+    """
+
+    address: str
+    model: str
+    server: str
+    tools: bool | None
+    enforces_schemas: bool | None
+    mode: str
+    reason: str
+
+    @classmethod
+    def ask(cls, url: str, name: str | None) -> ServerSummary:
+        """Ask a server.
+
+        Args:
+            url: its address, with or without the path of its API.
+            name: the model, as `provider:model`; None for the first one that the server lists.
+        """
+        config = LLMConfig.parse(name or "llamacpp:any", base_url=url)
+        if name is None and (listed := ServerModels.ask(config).models):
+            config = config.with_settings(model=listed[0].partition(":")[2])
+        found = asyncio.run(ask_anew(config, config.model))
+        if found is None:
+            return cls(config.address, config.model, "", None, None, "native", _UNASKED)
+        reason = found.reason if found.has_tools is not None else f"{found.reason}: {_TRIED}"
+        return cls(
+            config.address, config.model, found.server, found.has_tools, found.enforces_schemas, found.mode, reason
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the lines for people: a name and a value."""
+        said = {None: "not said", True: "yes", False: "no"}
+        return [
+            ("address", self.address),
+            ("server", self.server or "not said"),
+            ("model", self.model),
+            ("tools", said[self.tools]),
+            ("enforces schemas", said[self.enforces_schemas]),
+            ("mode", f"{self.mode}: {self.reason}"),
+        ]
+
+
+_TRIED: Final = "its tool API is tried first, and the tokens of the first prompt show whether the tools are left out"
+_UNASKED: Final = f"the server does not say what it can do: {_TRIED}"
+
+
 # --- the command ----------------------------------------------------------------------------------------------------
 
 _EPILOG = """\
@@ -213,11 +276,12 @@ Examples:
   agentloop models openai
   agentloop models ollama:qwen3
   agentloop models ollama --list
+  agentloop models --ask http://localhost:8080
 
 \b
 Exit codes:
   0  the question is answered
-  1  --list: no server has answered
+  1  --list: no server has answered; --ask: the server does not say what it can do
   2  usage error, such as an unknown provider
 """
 
@@ -233,14 +297,35 @@ Exit codes:
 @click.option(
     "--base-url", metavar="URL", help="With --list: the address of the server, if it is not that of PROVIDER."
 )
+@click.option(
+    "--ask",
+    "asked_url",
+    metavar="URL",
+    help="Ask the server at URL what it can do with MODEL, or with its first model, and print the mode that `auto` chooses.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
-def models(context: click.Context, *, name: str | None, lists: bool, base_url: str | None, as_json: bool) -> None:
+def models(
+    context: click.Context,
+    *,
+    name: str | None,
+    lists: bool,
+    base_url: str | None,
+    asked_url: str | None,
+    as_json: bool,
+) -> None:
     """Show the providers, or what is known of a model, for example `agentloop models openai:gpt-5`.
 
     For a provider: its wire format, its address, and the environment variables of its key, with whether one is set; keys are
     never shown. For a model or an alias: the mode in which its tools are called, and why.
     """
+    if asked_url is not None:
+        if lists or base_url is not None:
+            raise InvalidUsage("--ask takes the address itself, and no --list or --base-url beside it")
+        with as_usage_errors():
+            summary = ServerSummary.ask(asked_url, name)
+        _print([summary], _print_servers, as_json=as_json)
+        context.exit(int(not summary.server))
     if lists:
         with as_usage_errors():
             answers = _ask_servers(name, base_url)
@@ -292,6 +377,12 @@ def _print_lists(answers: Sequence[ServerModels], *, as_json: bool) -> None:
         note = answer.problem or ("" if answer.models else "the server has no models")
         if note:
             click.echo(as_one_line(f"{answer.provider} at {answer.address}: {note}"), err=True)
+
+
+def _print_servers(summaries: Sequence[ServerSummary]) -> None:
+    for summary in summaries:
+        for label, value in summary.rows():
+            click.echo(as_one_line(f"{label:<17} {value}"))
 
 
 def _print_providers(summaries: Sequence[ProviderSummary]) -> None:

@@ -139,3 +139,32 @@ def test_a_server_that_does_not_run_is_named(command_line: CommandLine) -> None:
     result = command_line("models", "vllm", "--list", "--base-url", "http://127.0.0.1:9/v1")
     assert (result.code, result.out) == (1, "")
     assert "vllm at http://127.0.0.1:9/v1: no server answers" in result.err
+
+
+@pytest.mark.parametrize(
+    ("caps", "mode", "reason"),
+    [
+        ({"supports_tools": False}, "structured", "llama.cpp says that the template of the model has no tools"),
+        ({"supports_tools": True}, "native", "llama.cpp says that the template of the model has tools"),
+    ],
+)
+def test_a_server_is_asked_what_it_can_do(
+    command_line: CommandLine, caps: Mapping[str, bool], mode: str, reason: str
+) -> None:
+    """What was found and why a mode follows, for people and as JSON."""
+    document = {"chat_template": "x", "chat_template_caps": caps, "data": [{"id": "smol"}]}
+    with list_server(200, json.dumps(document)) as (url, asked):
+        result = command_line("models", "--ask", url)
+        (summary,) = json.loads(command_line("models", "llamacpp:smol", "--ask", url, "--json").out)
+    assert (result.code, asked) == (0, ["/v1/models", "/props", "/props"])
+    assert f"{mode}: {reason}" in result.out
+    assert (summary["model"], summary["server"], summary["mode"]) == ("smol", "llama.cpp", mode)
+
+
+def test_a_server_that_says_nothing_has_the_exit_code_1(command_line: CommandLine) -> None:
+    """What happens without an answer is said nevertheless."""
+    with list_server(404, "") as (url, _):
+        result = command_line("models", "--ask", url)
+    assert (result.code, "its tool API is tried first" in result.out) == (1, True)
+    assert command_line("models", "--ask", "nonsense").code == 2
+    assert command_line("models", "--ask", "http://x", "--list").code == 2
