@@ -145,6 +145,20 @@ class HttpInference(
 
         return await ask_server(self.config, self.config.options.model or self.config.model)
 
+    def note_abilities(self, said: ServerAbilities | None, reason: str, *, has_tools: bool) -> None:
+        """Keep what was seen of the server, in place of its answer, for the life of the process.
+
+        Args:
+            said: what the server says; None if it says nothing.
+            reason: what was seen, as a sentence without its point.
+            has_tools: whether the model is called by the tool API.
+        """
+        from agentloop.models.server_questions import note_abilities
+
+        enforces = said is None or said.enforces_schemas
+        seen = ServerAbilities("" if said is None else said.server, has_tools, enforces, reason)
+        note_abilities(self.config, self.config.options.model or self.config.model, seen)
+
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose endpoint is shared within the scope, and closed with it."""
         # Copies with the same configuration share an endpoint, which keeps the objects alive whose ids are the key.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from agentloop.models.http_client import is_recorded
 from agentloop.models.server_abilities import ServerAbilities, read_llama_cpp, read_models, read_ollama
 from agentloop.values.secrets import Secret
 
+_LOG: Final = logging.getLogger("agentloop.inference")
 _SECONDS: Final = 1.0
 _MAX_BYTES: Final = 4_000_000
 _MAX_ADDRESSES: Final = 256
@@ -38,10 +40,21 @@ async def ask_server(config: LLMConfig, model: str) -> ServerAbilities | None:
         return None
     key = (config.base_url, model)
     if key not in _known:
-        while len(_known) >= _MAX_ADDRESSES:
-            del _known[next(iter(_known))]
-        _known[key] = await ask_anew(config, model)
+        _keep(key, await ask_anew(config, model))
     return _known[key]
+
+
+def note_abilities(config: LLMConfig, model: str, seen: ServerAbilities) -> None:
+    """Keep what a server was seen to do, in place of what it has answered."""
+    if not is_recorded():
+        _LOG.info("%s, model %r: %s", config.base_url.partition("?")[0], model, seen.reason)
+        _keep((config.base_url, model), seen)
+
+
+def _keep(key: tuple[str, str], abilities: ServerAbilities | None) -> None:
+    while len(_known) >= _MAX_ADDRESSES:
+        del _known[next(iter(_known))]
+    _known[key] = abilities
 
 
 def forget_servers() -> None:

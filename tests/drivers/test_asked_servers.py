@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -57,7 +58,8 @@ class Server(Loopback):
 
     documents: Mapping[str, Any]
     answers: list[str]
-    tokens: int | None = None
+    tokens: int | Callable[[Any], int] | None = None
+    cached: int | None = None
     asked: list[str] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -70,19 +72,28 @@ class Server(Loopback):
             if not self.answers:  # held until the connection is closed
                 return
             text = self.answers.pop(0)
+            if text == "fail":
+                respond(400)(connection, request)
+                return
             is_streamed = request.json.get("stream", False)
-            reply = stream_text(text) if is_streamed else respond_json(200, self._completion(request.target, text))
+            reply = stream_text(text) if is_streamed else respond_json(200, self._completion(request, text))
         else:
             self.asked.append(request.target)
             document = self.documents.get(request.target)
             reply = respond(404) if document is None else respond_json(200, document)
         reply(connection, request)
 
-    def _completion(self, path: str, text: str) -> Any:
-        message = {"role": "assistant", "content": text}
-        if path == "/api/chat":
+    def _completion(self, request: ReceivedRequest, text: str) -> Any:
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if text.startswith("call "):
+            function = {"name": text.removeprefix("call "), "arguments": '{"city": "Paris"}'}
+            message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+        if request.target == "/api/chat":
             return {"model": "m", "message": message, "done": True, "done_reason": "stop"}
-        usage = {} if self.tokens is None else {"usage": {"prompt_tokens": self.tokens, "completion_tokens": 5}}
+        tokens = self.tokens(request.json) if callable(self.tokens) else self.tokens
+        usage = {} if tokens is None else {"usage": {"prompt_tokens": tokens, "completion_tokens": 5}}
+        if self.cached is not None:
+            usage["usage"]["prompt_tokens_details"] = {"cached_tokens": self.cached}
         return {
             "id": "1",
             "model": "m",
@@ -104,8 +115,13 @@ def _schema(body: Any) -> bool:
 
 
 @asynccontextmanager
-async def server_of(documents: Mapping[str, Any], *answers: str, tokens: int | None = None) -> AsyncIterator[Server]:
-    server = Server(documents, list(answers), tokens)
+async def server_of(
+    documents: Mapping[str, Any],
+    *answers: str,
+    tokens: int | Callable[[Any], int] | None = None,
+    cached: int | None = None,
+) -> AsyncIterator[Server]:
+    server = Server(documents, list(answers), tokens, cached)
     await server.start()
     try:
         yield server
@@ -176,21 +192,92 @@ async def test_a_streamed_answer_is_shown_once_its_form_is_known() -> None:
     assert (state.final_text, "".join(shown), server.forms) == ("It is 21 C.", "It is 21 C.", ["structured", "text"])
 
 
-async def test_where_nothing_is_said_the_tokens_of_the_prompt_tell() -> None:
-    """A prompt that is too short for the tools did not have them."""
-    documents = {"/v1/models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]}}
-    answers = ["It is sunny.", CALL, '{"next": [{"answer": "21 C"}]}']
-    async with server_of(documents, *answers, tokens=30) as server:
-        state = await loop_at(server, "vllm:my-own").execute("Weather in Paris?")
-    assert (state.final_text, server.forms) == ("21 C", ["native", "structured", "structured"])
+def count_texts(body: Any) -> int:
+    """Return the tokens of a prompt in which a server has left out the tools."""
+    return sum(8 + len(message["content"] or "") // 4 for message in body["messages"])
 
 
-@pytest.mark.parametrize("tokens", [None, 3, 400])
-async def test_a_prompt_with_tools_stays_as_it_is(tokens: int | None) -> None:
-    """So does one whose tokens are unknown, or cannot be those of the prompt."""
-    async with server_of({}, "It is sunny.", tokens=tokens) as server:
+def count_all(body: Any) -> int:
+    """Return the tokens of a prompt with its tools."""
+    return count_texts(body) + len(json.dumps(body.get("tools", ""))) // 4
+
+
+VLLM = {"/v1/models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]}}
+
+
+@pytest.mark.parametrize("documents", [VLLM, {}])
+@pytest.mark.parametrize("model", ["vllm:my-own", "llamacpp:my-own", "lmstudio:my-own"])
+async def test_where_nothing_is_said_the_tokens_of_the_prompt_tell(model: str, documents: Mapping[str, Any]) -> None:
+    """A prompt that is too short for the tools did not have them; the next execution knows it."""
+    answers = ["It is sunny.", CALL, '{"next": [{"answer": "21 C"}]}', CALL, '{"next": [{"answer": "22 C"}]}']
+    async with server_of(documents, *answers, tokens=count_texts) as server:
+        loop = loop_at(server, model, "/v1")
+        told: list[Any] = []
+        loop.on(ModeChosen, told.append)
+        loop.on(InferenceRetried, told.append)
+        states = [await loop.execute("Weather in Paris?") for _ in range(2)]
+    assert [state.final_text for state in states] == ["21 C", "22 C"]
+    assert server.forms == ["native", *["structured"] * 4]
+    assert [type(event) for event in told].count(InferenceRetried) == 1
+    assert (
+        "the server has left out the tools"
+        in next(
+            event for event in told if isinstance(event, ModeChosen) and event.choice.mode == "structured"
+        ).choice.reason
+    )
+
+
+@pytest.mark.parametrize("tokens", [None, 0, 1, 3, 7, 20, 30, 400, count_all])
+async def test_a_prompt_with_tools_stays_as_it_is(tokens: int | Callable[[Any], int] | None) -> None:
+    """So does one whose tokens are unknown, or no count of the prompt; a server is tested once for that."""
+    answers = ["It is sunny.", "It is cloudy."]
+    async with server_of({}, *answers, *answers, tokens=tokens) as server:
         state = await loop_at(server, "vllm:my-own").execute("What is the weather in Paris now?")
+        tests = server.forms[1:]
+        again = await loop_at(server, "vllm:my-own").execute("What is the weather in Rome now?")
+    assert state.final_text == "It is sunny."
+    assert not tests or tests in (["structured", "text"], ["structured"])
+    assert server.forms[1 + len(tests) :] == ["native"]
+    assert again.final_text in answers
+
+
+@pytest.mark.parametrize(
+    ("model", "cached", "documents"),
+    [
+        ("vllm:my-own", 90, {}),  # what was in the cache may be left out of the count
+        ("openai:my-own", None, {}),  # a gateway may count in a way of its own
+        ("ollama:my-own", None, {}),  # it would say it
+        ("llamacpp:my-own", None, {"/props": WITH}),
+    ],
+)
+async def test_a_count_that_may_be_another_one_changes_nothing(
+    model: str, cached: int | None, documents: Mapping[str, Any]
+) -> None:
+    """The request is sent once, by the tool API."""
+    async with server_of(documents, "It is sunny.", tokens=count_texts, cached=cached) as server:
+        state = await loop_at(server, model, "/v1").execute("Weather in Paris?")
     assert (state.final_text, server.forms) == ("It is sunny.", ["native"])
+
+
+async def test_a_model_that_has_called_a_tool_is_not_doubted() -> None:
+    """Neither in that conversation nor in the next one, whatever the server counts."""
+    answers = ["call get_weather", "It is 21 C.", "Hello."]
+    async with server_of({}, *answers, tokens=count_texts) as server:
+        states = [await loop_at(server, "vllm:my-own").execute(text) for text in ("Weather in Paris?", "Hi.")]
+    assert [state.final_text for state in states] == ["It is 21 C.", "Hello."]
+    assert server.forms == ["native"] * 3
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_answer_stands_if_the_test_of_its_server_fails(*, streaming: bool) -> None:
+    """A server that fails at the second request has answered the first one."""
+    async with server_of({}, "It is sunny.", *["fail"] * 9, tokens=count_texts) as server:
+        loop = loop_at(server, "vllm:my-own", streaming=streaming)
+        shown: list[str] = []
+        loop.on(InferenceDeltaReceived, lambda event: shown.append(event.delta.text))
+        state = await loop.execute("Weather in Paris?")
+    assert state.final_text == "It is sunny."
+    assert "".join(shown) == ("It is sunny." if streaming else "")
 
 
 @pytest.mark.parametrize(

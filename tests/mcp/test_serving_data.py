@@ -111,6 +111,7 @@ async def test_a_resource_that_there_is_not_has_the_code_of_the_version() -> Non
 
     @resource("notes://one")
     def one() -> str:
+        """One."""
         return "1"
 
     async with connected(create_server(Offers("notes", resources=[one]))) as client:

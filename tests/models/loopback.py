@@ -132,7 +132,7 @@ class Loopback:
 
     def handle(self, connection: Connection, request: ReceivedRequest) -> None:
         """Send the next reply of the script; a question about the server is no part of it, and has no answer."""
-        if request.line.startswith("GET "):
+        if request.line.startswith("GET ") and request.target.endswith(("/props", "/models", "/api/version")):
             self.connections -= 1
             respond(404)(connection, request)
             return

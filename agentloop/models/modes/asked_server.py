@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -19,7 +19,7 @@ from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.drivers.mode_choices import mode_choice
 from agentloop.errors import BadRequest, InferenceError, InvalidResponse, ToolsNotSupported
 from agentloop.models.http_inference import HttpInference
-from agentloop.models.model_capabilities import capabilities, find_row, service_capabilities
+from agentloop.models.model_capabilities import find_row, service_capabilities
 from agentloop.models.modes.native import AssumedMode, NativeMode
 from agentloop.models.modes.program import ProgramMode
 from agentloop.models.modes.selection import ModeInference
@@ -28,7 +28,6 @@ from agentloop.models.modes.text import TextMode
 from agentloop.models.server_abilities import ServerAbilities
 from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice, Usage
-from agentloop.values.json import format_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.tool_calls import ToolSpec
@@ -36,10 +35,10 @@ from agentloop.values.tool_calls import ToolSpec
 _Answer: TypeAlias = tuple[list[InferenceDelta], InferenceResponse]
 
 _MOST_CHARACTERS: Final = 6
-"""The characters of a token, at most, on the average of a text or of the definitions of tools."""
-_FEW_CHARACTERS: Final = 300
+"""The characters of a token, at most, on the average of a text."""
 _LEFT_OUT: Final = (
-    "the server has left out the tools: the prompt has {} tokens, and the text and the tools need {} at least"
+    "the server has left out the tools: the prompt has {} tokens, where its text and that of the tools need {} at least, "
+    "and the tools as a part of the text made it {}"
 )
 
 
@@ -60,13 +59,14 @@ def asked_inference(called: CanInfer, rows: Sequence[CapabilityRow], state: Agen
         return called
     if find_row(name, wire_format=wire_format, rows=rows)[0] in rows:
         return called
-    known, service = capabilities(name, wire_format=wire_format), service_capabilities(name, wire_format)
+    service = service_capabilities(name, wire_format)
     is_local = service is not None and service.is_assumed
     return AskedInference(
         called,
         server,
         enforces_schemas=service is not None and service.structured_output == "json_schema",
-        counts_tokens=is_local or known.is_assumed,
+        # Gateways may count in another way than the model's server, and a server of Ollama says it.
+        counts_tokens=is_local and server.config.provider != "ollama",
     )
 
 
@@ -74,15 +74,20 @@ def asked_inference(called: CanInfer, rows: Sequence[CapabilityRow], state: Agen
 class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderRequest):
     """A model that is called by the tool API, unless its server has none for it.
 
-    The server is asked before a request with tools. If it has no tools for the model, or leaves them out of the prompt, the request
-    is sent in `structured`, where a schema is enforced, and else in `validated`. The first answer shows whether the schema is
-    enforced. The response has the mode as its `mode_choice`.
+    The server is asked before a request with tools. If it has no tools for the model, the request is sent in `structured`, where a
+    schema is enforced, and else in `validated`. The first answer shows whether the schema is enforced. The response has the mode as
+    its `mode_choice`.
+
+    A server that does not say it may leave the tools out. That is assumed if all of this is so: the model has called no tool by the
+    tool API, neither in the conversation nor at this address before; it answers without a call; the prompt has fewer tokens than
+    its text and that of the tools can have; and the same request with the tools as a part of its text has as many more tokens as they
+    need, so that the server does count its prompts. Otherwise the first answer stands, and the server is not tested again.
 
     Attributes:
         native: the model in the mode that calls it by the tool API.
         server: the model at its server.
         enforces_schemas: whether the server is assumed to constrain answers to a schema, where it does not say it.
-        counts_tokens: whether the tokens of a prompt tell whether it has the tools; a gateway may leave out those of its cache.
+        counts_tokens: whether the tokens of a prompt may tell whether it has the tools.
     """
 
     native: ModeInference
@@ -118,7 +123,7 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         response = await self.native.infer(request)
         if not self._may_lack_tools(request, abilities, response):
             return response
-        return (await self._call_without_tools(request, abilities, response, streaming=False))[1]
+        return (await self._test(request, abilities, response, streaming=False))[1]
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Call the model in the mode that its server allows, and give the deltas of its response.
@@ -147,7 +152,10 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
                 await stream.aclose()
             if response is None:
                 return
-        deltas, answer = await self._call_without_tools(request, abilities, response, streaming=True)
+        if response is None:
+            deltas, answer = await self._call_without_tools(request, abilities, streaming=True)
+        else:
+            deltas, answer = await self._test(request, abilities, response, streaming=True)
         for delta in deltas:
             yield delta
         yield answer
@@ -158,37 +166,62 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
     def _may_lack_tools(
         self, request: InferenceRequest, abilities: ServerAbilities | None, response: InferenceResponse
     ) -> bool:
-        """Whether a server that does not say it has dropped the tools of a request."""
-        if not self.counts_tokens or (abilities is not None and abilities.has_tools is not None):
+        """Whether a server that does not say it may have left out the tools of a request; a call proves that it does not."""
+        if not request.tools or (abilities is not None and abilities.has_tools is not None):
             return False
-        is_other = response.tool_calls or response.mode_choice or response.problem or request.tool_choice.kind == "none"
-        return not is_other and not self.native.asks_for_answer and bool(self._left_out(request, response))
+        if response.tool_calls:
+            self.server.note_abilities(abilities, "its model has called a tool by the tool API", has_tools=True)
+            return False
+        is_other = response.mode_choice or response.problem or response.finish_reason.is_incomplete
+        if not self.counts_tokens or is_other or self.native.asks_for_answer:
+            return False
+        if request.tool_choice.kind == "none" or any(message.exchanges for message in request.messages):
+            return False
+        texts, tools = _least_tokens(self.render_request(request))
+        # A count that is too low for the texts alone says nothing, and one may leave out what was in a cache.
+        count = response.usage.input_tokens or 0
+        return texts <= count and count + (response.usage.cached_input_tokens or 0) < texts + tools
 
-    def _left_out(self, request: InferenceRequest, response: InferenceResponse) -> str:
-        return _tools_left_out(self.render_request(request), response)
-
-    async def _call_without_tools(
+    async def _test(
         self,
         request: InferenceRequest,
         abilities: ServerAbilities | None,
-        native: InferenceResponse | None = None,
+        native: InferenceResponse,
         *,
         streaming: bool,
+    ) -> _Answer:
+        """Return the answer to a request with the tools in its text if its tokens show that the server leaves out tools, and else the first one."""
+        before, (texts, tools) = native.usage.input_tokens or 0, _least_tokens(self.render_request(request))
+        try:
+            # Nothing is told of it: the first answer may stand.
+            untold = evolve(self, report=None)
+            deltas, response = await untold._call_without_tools(request, abilities, streaming=streaming)  # noqa: SLF001
+        except InferenceError as error:
+            self.server.note_abilities(abilities, f"no test whether it leaves out tools: {error}", has_tools=True)
+            return [], native
+        choice = response.mode_choice
+        sent = (response.usage.input_tokens or 0) // max(response.usage.requests or 1, 1)
+        usage = native.usage + response.usage
+        if choice is None or sent < before + tools:
+            self.server.note_abilities(abilities, "its tokens do not tell whether it leaves out tools", has_tools=True)
+            return [], evolve(native, usage=usage)
+        reason = _LEFT_OUT.format(before, texts + tools, sent) + choice.reason
+        self._tell(ToolsNotSupported(reason))
+        self.server.note_abilities(abilities, reason, has_tools=False)
+        return deltas, evolve(response, mode_choice=evolve(choice, reason=reason), usage=usage)
+
+    async def _call_without_tools(
+        self, request: InferenceRequest, abilities: ServerAbilities | None, *, streaming: bool
     ) -> _Answer:
         """Return the first response, and its deltas, that is in the form of its mode, and that mode as its choice.
 
         Args:
             request: the request.
             abilities: what the server says.
-            native: the response to the request by the tool API, if it was sent.
             streaming: whether the response is streamed.
         """
         says_tools = abilities is not None and abilities.has_tools is False
-        reason = abilities.reason if abilities is not None and says_tools else ""
-        usage = NO_USAGE if native is None else native.usage
-        if native is not None:
-            reason = self._left_out(request, native)
-            self._tell(ToolsNotSupported(reason))
+        reason, usage = abilities.reason if abilities is not None and says_tools else "", NO_USAGE
         if self.enforces_schemas if abilities is None else abilities.enforces_schemas:
             try:
                 deltas, response = await self._call(StructuredMode(), request, streaming=streaming)
@@ -234,24 +267,18 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         return evolve(response, mode_choice=choice, usage=usage)
 
 
-def _tools_left_out(request: InferenceRequest, response: InferenceResponse) -> str:
-    """Return that a prompt was too short to have the tools of its request; empty if it was not, or its tokens are unknown.
+def _least_tokens(request: InferenceRequest) -> tuple[int, int]:
+    """Return the tokens that the texts of a request have at least, and those of its tools.
 
-    Args:
-        request: the request as it was sent.
-        response: the response.
+    Of a tool, the names and the descriptions count: any template shows these, and each shows the rest in another form.
     """
-    tokens = response.usage.input_tokens
-    if not tokens or not request.tools:
-        return ""
-    tools = sum([spec.encoded("characters of a definition", _characters) for spec in request.tools])
+    tools = sum([spec.encoded("characters that any template shows", _characters) for spec in request.tools])
     texts: Sequence[str] = [request.system_prompt, *[message.text for message in request.messages]]
-    least = sum(map(len, texts)) // _MOST_CHARACTERS
-    needed = least + tools // _MOST_CHARACTERS
-    # A count that is too low for the texts alone says nothing, and few tokens may be those of a template.
-    is_known = tokens >= least and tools >= _FEW_CHARACTERS
-    return _LEFT_OUT.format(tokens, needed) if is_known and tokens < needed else ""
+    return sum(map(len, texts)) // _MOST_CHARACTERS, tools // _MOST_CHARACTERS
 
 
 def _characters(spec: ToolSpec) -> int:
-    return len(format_json({"name": spec.name, "description": spec.description, "parameters": spec.parameters}))
+    properties = spec.parameters.get("properties")
+    found = properties if isinstance(properties, Mapping) else {}
+    described = [inner.get("description", "") for inner in found.values() if isinstance(inner, Mapping)]
+    return sum([len(str(text)) for text in (spec.name, spec.description, *found, *described)])
