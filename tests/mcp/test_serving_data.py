@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -77,7 +78,7 @@ MODERN = {
 
 
 async def post(port: int, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    """Send one request as it is written, with the white space in its headers, and return the answer."""
+    """Send one request as it is written, with the white space in its headers, and return the answer and the id of its session."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
     fixed = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     lines = [f"{name}: {value}" for name, value in {"Host": f"127.0.0.1:{port}", **fixed, **headers}.items()]
@@ -87,7 +88,8 @@ async def post(port: int, method: str, params: dict[str, Any], headers: dict[str
     answer = (await asyncio.wait_for(reader.read(), LONGEST)).decode()
     writer.close()
     found: dict[str, Any] = json.loads(answer[answer.index('{"jsonrpc') :].partition("\n")[0].partition("\r")[0])
-    return found
+    session = re.search(r"(?i)^mcp-session-id: (\S+)", answer, re.MULTILINE)
+    return {**found, "session": session[1] if session else ""}
 
 
 @SINCE_2026
@@ -108,17 +110,14 @@ async def test_white_space_around_a_header_is_no_part_of_it() -> None:
 
 async def test_a_resource_that_there_is_not_has_the_code_of_the_version() -> None:
     """Clients of versions before 2026-07-28 know it by a code of its own."""
-
-    @resource("notes://one")
-    def one() -> str:
-        """One."""
-        return "1"
-
-    async with connected(create_server(Offers("notes", resources=[one]))) as client:
-        read: Any = client.read_resource
-        with pytest.raises(MCPError) as refused:
-            await read("notes://other")
-        assert refused.value.error.code == -32002
+    async with serve_over_http(TOOLS) as server:
+        port = urlsplit(server.server.url).port or 0  # type: ignore[union-attr]  # a server over HTTP
+        version = "2025-11-25"
+        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        begun = await post(port, "initialize", hello, {})
+        headers = {"MCP-Protocol-Version": version, "Mcp-Session-Id": begun["session"]}
+        answer = await post(port, "resources/read", {"uri": "notes://other"}, headers)
+        assert (begun["result"]["protocolVersion"], answer["error"]["code"]) == (version, -32002)
 
 
 MISTAKES = {
