@@ -310,10 +310,6 @@ def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
     return _scenarios(["echo", "echo", "whoami", "fail", "broken", "alone", "keyed", *more], st.integers(0, 30))
 
 
-VALID_SCENARIOS = valid_scenarios()
-"""Scenarios for drivers that ask the model again when a call cannot be executed."""
-
-
 def waiting_calls(*names: str) -> st.SearchStrategy[list[ToolCall]]:
     """Return batches of calls of which some wait for decisions; no two calls have the same or successive values.
 

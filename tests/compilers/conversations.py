@@ -11,9 +11,10 @@ from hypothesis.strategies import DrawFn
 from agentloop.compilers.stale import StaleResults
 from agentloop.contracts import CanCompileMessages, ExecutionScope, Tools
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.testing.strategies import agent_steps, messages
+from agentloop.testing.strategies import messages
 from agentloop.values import AgentState, Message, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.steps import AgentStep
+from tests.strategies import agent_steps
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

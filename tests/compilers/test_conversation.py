@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentloop.compilers import ConversationWithCurrentToolTrace
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.testing.strategies import agent_states, agent_steps, messages
+from agentloop.testing.strategies import messages
 from agentloop.values.messages import Message
 from agentloop.values.serialization import from_json, to_json
 from agentloop.values.state import AgentState
@@ -17,6 +17,7 @@ from agentloop.values.steps import AgentStep, ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 from tests.compilers.conversations import NOW, is_subsequence, with_steps
 from tests.generated import examples
+from tests.strategies import agent_states, agent_steps
 
 CALL = ToolCall("1", "find")
 EXECUTION = ToolExecution(id="e", key="k", call=CALL, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)

@@ -16,7 +16,6 @@ from agentloop.compilers.retained import RetainedMessages
 from agentloop.compilers.window import WindowCompiler
 from agentloop.contracts import CanCompileMessages
 from agentloop.errors import ConfigurationError
-from agentloop.testing.strategies import agent_states
 from agentloop.values import AgentState, Image, Message
 from agentloop.values.estimates import message_tokens
 from agentloop.values.serialization import from_json, to_json
@@ -31,6 +30,7 @@ from tests.compilers.conversations import (
     with_steps,
 )
 from tests.generated import examples
+from tests.strategies import agent_states
 
 ANSWER = Message.assistant("done")
 DEAR = settings(max_examples=examples(60, share=6))

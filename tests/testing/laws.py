@@ -30,7 +30,7 @@ from agentloop.testing import (
     ToolKit,
     check_laws,
 )
-from agentloop.testing.scenario import VALID_SCENARIOS
+from agentloop.testing.scenario import valid_scenarios
 from tests.testing import laws_page, test_driver_kit, test_executor_kit, test_interceptor_kit
 from tests.testing.zoo import MEMBERS
 from tests.testing.zoo.zoo import CONSEQUENCES, consequences
@@ -49,7 +49,7 @@ def implementations() -> Iterator[tuple[str, Kit]]:
     for name, driver in test_driver_kit.FACTORIES.items():
         yield f"driver: {name}", DriverKit(driver, examples=_EXAMPLES)
     for name, driver in test_driver_kit.RETRYING.items():
-        yield f"driver: {name}", DriverKit(driver, examples=_EXAMPLES, scenarios=VALID_SCENARIOS)
+        yield f"driver: {name}", DriverKit(driver, examples=_EXAMPLES, scenarios=valid_scenarios())
     for name, executor in test_executor_kit.FACTORIES.items():
         yield f"executor: {name}", ExecutorKit(executor, examples=_EXAMPLES)
     for name, interceptor in test_interceptor_kit.FACTORIES.items():

@@ -10,7 +10,7 @@ from attrs import frozen
 from agentloop import AgentState, ReActDriver, ScriptedInference, ToolCallingDriver
 from agentloop.contracts import CanUseTools, ExecutionScope
 from agentloop.testing import NOTATIONS, DriverKit, LawViolation, Scenario, run_in_virtual_time
-from agentloop.testing.scenario import VALID_SCENARIOS
+from agentloop.testing.scenario import valid_scenarios
 from agentloop.values import InferenceRequest
 from agentloop.values.steps import SuspendedTurn
 from tests.generated import examples
@@ -106,4 +106,4 @@ def test_drivers_obey_the_laws(name: str, law: int) -> None:
 @pytest.mark.parametrize("name", RETRYING)
 def test_drivers_that_retry_invalid_calls_obey_the_laws(name: str, law: int) -> None:
     """Each driver that asks the model again for invalid calls obeys every law in scenarios with valid calls."""
-    DriverKit(RETRYING[name], examples=examples(6), scenarios=VALID_SCENARIOS).check(law)
+    DriverKit(RETRYING[name], examples=examples(6), scenarios=valid_scenarios()).check(law)

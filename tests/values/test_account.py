@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from agentloop.testing.strategies import agent_states
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import Usage
 from agentloop.values.messages import Message
@@ -16,6 +15,7 @@ from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from tests.generated import examples
+from tests.strategies import agent_states
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from agentloop.testing.strategies import agent_contexts, messages, response_formats
+from agentloop.testing.strategies import messages, response_formats
 from agentloop.values.inference import ResponseFormat
 from agentloop.values.messages import Message
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentContext
+from tests.strategies import agent_contexts
 
 
 @given(agent_contexts(), messages(), response_formats())

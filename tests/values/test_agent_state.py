@@ -20,7 +20,7 @@ from agentloop.errors import (
     ExecutionSuspended,
     NoOutput,
 )
-from agentloop.testing.strategies import agent_states, agent_steps, messages, stop_signals
+from agentloop.testing.strategies import messages
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.messages import Message
@@ -31,6 +31,7 @@ from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSign
 from agentloop.values.time_and_ids import Clock, IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from tests.generated import examples
+from tests.strategies import agent_states, agent_steps, stop_signals
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ContractViolation
-from agentloop.testing.strategies import agent_steps, error_infos, open_turns, tool_executions
+from agentloop.testing.strategies import error_infos, tool_executions
 from agentloop.values.decisions import PendingCall
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.serialization import to_json
 from agentloop.values.steps import AgentStep, StepKind, SuspendedTurn
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
+from tests.strategies import agent_steps, open_turns
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 CALLS = [ToolCall(str(number), "find") for number in range(3)]

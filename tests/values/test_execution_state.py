@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ContractViolation
-from agentloop.testing.strategies import agent_steps, continuations, usages
 from agentloop.values.inference import Usage
 from agentloop.values.serialization import to_json
 from agentloop.values.steps import NO_TOTALS, AgentStep, ExecutionState, ExecutionStatus, Totals
 from agentloop.values.stop import Continuation
+from tests.strategies import agent_steps, continuations, usages
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.testing.strategies import inference_deltas, inference_responses
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage, iter_deltas
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.serialization import to_json
 from agentloop.values.tool_calls import ToolCall
+from tests.strategies import inference_deltas, inference_responses
 
 CALL = ToolCall("1", "find")
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ContractViolation
-from agentloop.testing.strategies import content_parts, messages, response_parts, tool_exchanges, tool_executions
+from agentloop.testing.strategies import content_parts, messages, tool_exchanges, tool_executions
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus
+from tests.strategies import response_parts
 
 CALL = ToolCall("call_1", "find", "{}")
 PICTURE = Image(url="https://example.com/x.png")

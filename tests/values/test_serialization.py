@@ -84,12 +84,25 @@ from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExchang
 from agentloop.values.value import Declared, EncodeOnce, Value
 from agentloop.values.writes import DeclaredWrites
 from tests.generated import examples
+from tests.strategies import (
+    agent_contexts,
+    agent_states,
+    agent_steps,
+    continuations,
+    decisions,
+    inference_deltas,
+    inference_responses,
+    open_turns,
+    stop_signals,
+    token_logprobs,
+    usages,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v2.json"
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 texts = st.text(max_size=5)
-states = strategies.agent_states(max_steps=1)
+states = agent_states(max_steps=1)
 requests = strategies.inference_requests()
 specs = strategies.tool_specs()
 calls = strategies.tool_calls()
@@ -97,7 +110,7 @@ verdicts = st.builds(Block, texts) | st.builds(Suspend, texts) | st.builds(Answe
 contents = st.lists(strategies.content_parts(), max_size=2)
 media = {"media_type": texts.filter(bool), "data": st.binary(max_size=5), "name": texts}
 heads = st.builds(EventHead, texts, texts, st.none() | texts, st.integers(0), st.integers(1), strategies.moments())
-pending = st.builds(PendingCall, texts, calls, texts, texts, st.none() | strategies.decisions())
+pending = st.builds(PendingCall, texts, calls, texts, texts, st.none() | decisions())
 changes = st.builds(FieldChange, texts, st.none() | texts, st.none() | texts)
 
 attempts = st.builds(
@@ -109,14 +122,14 @@ attempts = st.builds(
 )
 
 STRATEGIES: dict[type, SearchStrategy[Any]] = {
-    AgentContext: strategies.agent_contexts(),
-    AgentState: strategies.agent_states(),
-    AgentStep: strategies.agent_steps(),
+    AgentContext: agent_contexts(),
+    AgentState: agent_states(),
+    AgentStep: agent_steps(),
     Answer: st.builds(Answer, strategies.json_values()),
     Approve: st.builds(Approve, texts),
     Audio: st.builds(Audio, **media),
     Block: st.builds(Block, texts),
-    Continuation: strategies.continuations(),
+    Continuation: continuations(),
     Deny: st.builds(Deny, texts),
     Document: st.builds(Document, **media),
     Edit: st.builds(Edit, strategies.json_objects()),
@@ -163,13 +176,13 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ExecutionState: states.map(lambda state: state.execution).filter(bool),
     Happened: st.builds(Happened, strategies.json_values()),
     Image: st.builds(Image, **media),
-    InferenceDelta: strategies.inference_deltas(),
+    InferenceDelta: inference_deltas(),
     HostedTool: strategies.hosted_tools(),
     ModeChoice: st.builds(ModeChoice, texts, texts, texts),
     InferenceOptions: strategies.inference_options(),
-    TokenLogprob: strategies.token_logprobs(),
+    TokenLogprob: token_logprobs(),
     InferenceRequest: requests,
-    InferenceResponse: strategies.inference_responses(),
+    InferenceResponse: inference_responses(),
     Media: st.builds(Media, url=st.just("s3://bucket/a"), provider_data=strategies.json_objects()),
     JournalRecord: st.builds(
         JournalRecord,
@@ -182,7 +195,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
         hash=texts,
     ),
     Message: strategies.messages(),
-    SuspendedTurn: strategies.open_turns(),
+    SuspendedTurn: open_turns(),
     PendingCall: pending,
     ProviderPart: st.builds(ProviderPart, texts, strategies.json_values()),
     Reasoning: st.builds(Reasoning, texts, provider_data=strategies.json_objects()),
@@ -192,24 +205,24 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
             CallIntent, key=texts, id=texts, call=calls, effect=st.sampled_from(Effect), at=strategies.moments()
         ),
         execution=st.none() | strategies.tool_executions(),
-        stop=st.none() | strategies.stop_signals(),
+        stop=st.none() | stop_signals(),
     ),
     RecordedAttempt: attempts,
     RecordedInference: st.builds(
         RecordedInference,
-        response=strategies.inference_responses(),
-        usage=strategies.usages(),
+        response=inference_responses(),
+        usage=usages(),
         started_at=st.none() | strategies.moments(),
         failed_attempts=st.lists(attempts, max_size=2),
     ),
     ResponseFormat: strategies.response_formats(),
-    StopSignal: strategies.stop_signals(),
+    StopSignal: stop_signals(),
     Suspend: st.builds(Suspend, texts),
     Summary: st.builds(Summary, texts, st.integers(1), st.integers(1)),
     Text: st.builds(Text, texts, provider_data=strategies.json_objects()),
     ToolCall: calls,
     ToolCalls: st.builds(
-        lambda call, key, decided: ToolCalls([call], [key], {key: decided}), calls, texts, strategies.decisions()
+        lambda call, key, decided: ToolCalls([call], [key], {key: decided}), calls, texts, decisions()
     ),
     ToolChoice: requests.map(lambda request: request.tool_choice),
     ToolExchange: strategies.tool_exchanges(),
@@ -219,8 +232,8 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ),
     ToolResult: st.builds(ToolResult, strategies.json_values(), st.none() | contents),
     ToolSpec: specs,
-    Totals: st.builds(Totals, strategies.usages(), st.integers(0), strategies.usages()),
-    Usage: strategies.usages(),
+    Totals: st.builds(Totals, usages(), st.integers(0), usages()),
+    Usage: usages(),
     **{
         kind: st.builds(kind, states)
         for kind in (
@@ -233,9 +246,9 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
             points.AfterExecution,
         )
     },
-    BeforeInference: st.builds(BeforeInference, states, requests, st.none() | strategies.inference_responses()),
+    BeforeInference: st.builds(BeforeInference, states, requests, st.none() | inference_responses()),
     AroundInference: st.builds(AroundInference, states, requests),
-    AfterInference: st.builds(AfterInference, states, requests, strategies.inference_responses()),
+    AfterInference: st.builds(AfterInference, states, requests, inference_responses()),
     BeforeToolUse: st.builds(
         BeforeToolUse,
         states,
@@ -244,7 +257,7 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
         texts,
         st.integers(0),
         st.none() | verdicts,
-        st.none() | strategies.decisions(),
+        st.none() | decisions(),
     ),
     AroundToolUse: st.builds(AroundToolUse, states, calls, specs, texts, texts, strategies.moments()),
     AfterToolUse: st.builds(AfterToolUse, states, strategies.tool_executions(), st.none() | specs),
@@ -303,7 +316,7 @@ def test_a_written_value_is_read_as_an_equal_value(kind: type[Any], data: st.Dat
 
 
 @settings(max_examples=examples(20))
-@given(state=strategies.agent_states())
+@given(state=agent_states())
 def test_the_form_is_the_same_without_orjson(state: AgentState) -> None:
     """Each implementation reads the output of the other."""
     fast = to_json(state)

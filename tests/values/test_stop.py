@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import AgentLoopError, NotJson
-from agentloop.testing.strategies import continuations, stop_signals
 from agentloop.values.serialization import to_json
 from agentloop.values.stop import LIMITS, NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
+from tests.strategies import continuations, stop_signals
 
 SOFT = {StopReason.COMPLETED, StopReason.FINISH_REASON, StopReason.STOP_REQUESTED}
 HARD = set(StopReason) - SOFT

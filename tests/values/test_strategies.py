@@ -20,13 +20,16 @@ from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus, StepKind
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus, parse_arguments
+from tests import strategies as tests_strategies
 from tests.generated import examples
+from tests.strategies import agent_states, agent_steps
 
 T = TypeVar("T")
 PUBLIC = {
     name: strategy
-    for name, strategy in vars(strategies).items()
-    if inspect.isfunction(strategy) and strategy.__module__ == strategies.__name__ and not name.startswith("_")
+    for module in (strategies, tests_strategies)
+    for name, strategy in vars(module).items()
+    if inspect.isfunction(strategy) and strategy.__module__ == module.__name__ and not name.startswith("_")
 }
 
 
@@ -39,7 +42,7 @@ def test_every_strategy_is_documented_and_works_without_arguments(name: str) -> 
 
 
 @settings(max_examples=examples(25))
-@given(strategies.agent_states(max_steps=3))
+@given(agent_states(max_steps=3))
 def test_states_hang_together(state: AgentState) -> None:
     """Totals match the steps, keys follow from positions, times do not decrease, and suspended states have pending calls."""
     assert state.created_at <= state.updated_at
@@ -103,9 +106,9 @@ def seen(
 
 def test_everything_comes_up() -> None:
     """No status, no kind of step and no kind of part is left out."""
-    with_execution = strategies.agent_states().filter(lambda state: state.execution is not None)
+    with_execution = agent_states().filter(lambda state: state.execution is not None)
     assert seen(with_execution, lambda state: [state.status], ExecutionStatus) == set(ExecutionStatus)
-    assert seen(strategies.agent_steps(), lambda step: [step.kind], StepKind) == set(StepKind)
+    assert seen(agent_steps(), lambda step: [step.kind], StepKind) == set(StepKind)
     assert seen(strategies.tool_executions(), lambda execution: [execution.status], ToolStatus) == set(ToolStatus)
     parts = {Text, Image, Audio, Document, Reasoning, ProviderPart, ToolExchange}
     assert seen(strategies.messages(), lambda message: map(type, message.parts)) == parts
@@ -113,6 +116,6 @@ def test_everything_comes_up() -> None:
 
 def test_steps_that_may_not_suspend_do_not() -> None:
     """The strategy can exclude pending calls."""
-    assert seen(strategies.agent_steps(), lambda step: [bool(step.pending)], [True, False]) == {True, False}
-    steps = strategies.agent_steps(may_suspend=False)
+    assert seen(agent_steps(), lambda step: [bool(step.pending)], [True, False]) == {True, False}
+    steps = agent_steps(may_suspend=False)
     assert seen(steps, lambda step: [bool(step.pending)], examples=examples(200)) == {False}

@@ -6,8 +6,8 @@ import attrs
 import pytest
 from hypothesis import given
 
-from agentloop.testing.strategies import usages
 from agentloop.values.inference import Usage
+from tests.strategies import usages
 
 COUNTS = [field.name for field in attrs.fields(Usage) if field.name != "requests"]
 
