@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from agentloop._shielding import compute_in_thread
 from agentloop.contracts.can_journal import CanJournal
@@ -15,6 +15,7 @@ from agentloop.durable.chain import verify_records
 from agentloop.durable.deltas import StepParts, apply_request_delta, apply_state_delta
 from agentloop.durable.record_writer import REDACTED
 from agentloop.errors import JournalCorrupt, JournalError, UnknownExecution
+from agentloop.values.decisions import Decision
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
@@ -22,6 +23,37 @@ from agentloop.values.records import JournalRecord, RecordedCall, RecordedInfere
 from agentloop.values.reprs import format_count
 from agentloop.values.serialization import from_plain, upgrade_extensions
 from agentloop.values.state import AgentState
+
+
+@frozen(eq=False)
+class RecordedChange:
+    """What one record has added to an execution, for those who show or play its records one by one.
+
+    Attributes:
+        body: the body of the record, as plain JSON data.
+        before: the state before the record; None for the first one.
+        call: the call that the record is about, as it is now; None for a record of another kind.
+        messages: the messages that were sent to the execution, or that a step took.
+    """
+
+    body: dict[str, Any]
+    before: AgentState | None
+    call: RecordedCall | None = None
+    messages: Sequence[Message] = ()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the record changes the state as a whole, as that of a step does."""
+        return "delta" in self.body
+
+    def decision(self) -> Decision:
+        """Return the decision that a record of its use holds."""
+        decision: Decision = from_plain(self.body["decision"], Decision)  # type: ignore[arg-type]  # a union
+        return decision
+
+    def inference(self) -> RecordedInference:
+        """Return the inference of its record, also one with a masked part."""
+        return bodies.read_inference(self.body)
 
 
 @define(eq=False)
@@ -58,15 +90,20 @@ class FoldedExecution:
     redacted: bool = False
     parts: StepParts = field(factory=StepParts)
 
-    def apply(self, record: JournalRecord) -> None:
-        """Apply the next record.
+    @property
+    def step_number(self) -> int:
+        """The number of the step that is in progress, or comes next."""
+        return 1 if self.state is None else self.state.step_count + (self.state.open_turn is None)
+
+    def apply(self, record: JournalRecord) -> RecordedChange:
+        """Apply the next record, and return what it has added.
 
         Raises:
             JournalCorrupt: the record cannot be read.
         """
         try:
             body = parse_json(record.body)
-            self._apply(record.kind, upgrade_extensions(body) if record.schema_version == 1 else body)
+            return self._apply(record.kind, upgrade_extensions(body) if record.schema_version == 1 else body)
         except (KeyError, TypeError, ValueError, IndexError, AssertionError) as error:
             raise JournalCorrupt(
                 f"record {record.sequence} of execution {record.execution_id} cannot be read: {error}",
@@ -74,14 +111,16 @@ class FoldedExecution:
                 sequence=record.sequence,
             ) from error
 
-    def _apply(self, kind: RecordKind, body: dict[str, Any]) -> None:
+    def _apply(self, kind: RecordKind, body: dict[str, Any]) -> RecordedChange:
         self.redacted = self.redacted or REDACTED in body
+        before, messages = self.state, list[Message]()
+        call: RecordedCall | None = None
         match kind:
             case RecordKind.EXECUTION_STARTED:
-                self.state = apply_state_delta(None, body.pop("state"))
+                self.state = apply_state_delta(None, body["state"])
                 self.inference_count = self.state.inference_count
                 self.other_inference_count = self.state.other_inference_count
-                self.origin = body
+                self.origin = {name: value for name, value in body.items() if name != "state"}
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 self._apply_inference(body)
             case (
@@ -92,10 +131,12 @@ class FoldedExecution:
                 if call.execution is not None and not call.redacted:
                     self.parts.executions[call.intent.key] = call.execution
             case RecordKind.MESSAGES_SENT:
-                self.waiting_messages += [from_plain(data, Message) for data in body["messages"]]
+                messages = [from_plain(data, Message) for data in body["messages"]]
+                self.waiting_messages += messages
                 self.commands |= {body["command"]} if "command" in body else set()
             case RecordKind.MESSAGES_TAKEN:
-                self._take_messages([from_plain(data, Message) for data in body["messages"]])
+                messages = [from_plain(data, Message) for data in body["messages"]]
+                self._take_messages(messages)
             case RecordKind.EXECUTION_RECOVERED if self.state is not None:
                 self.state = add_downtime(self.state, body.get("downtime", 0.0))
             case _ if "delta" in body:
@@ -103,6 +144,7 @@ class FoldedExecution:
                 self.settle(self.state)
             case _:
                 pass  # DECISION_USED changes no state
+        return RecordedChange(body, before, call, messages)
 
     def _read_call(self, kind: RecordKind, body: dict[str, Any]) -> RecordedCall:
         """Return a call as it is after a record about it."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from attrs import define, field
 
-from agentloop.durable import bodies
-from agentloop.durable.fold import FoldedExecution
+from agentloop.durable.fold import FoldedExecution, RecordedChange
 from agentloop.durable.record_writer import REDACTED
 from agentloop.errors import AgentLoopError, InterceptorFailed, ToolInDoubt
 from agentloop.values.decisions import Decision
 from agentloop.values.inference import InferenceRequest
-from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.records import FAILURE, JournalRecord, RecordedCall, RecordedInference, RecordKind
 from agentloop.values.secrets import MASK
-from agentloop.values.serialization import from_plain
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopReason
 
@@ -155,13 +152,12 @@ class Timeline:
         """
         step = RecordedStep(self._state)
         for record in self._records:
-            body = parse_json(record.body)
             self._note_time(record, step)
-            self._execution.apply(record)
-            if "delta" in body:
+            change = self._execution.apply(record)
+            if change.has_state:
                 step.closing, step.state = record.kind, self._state
                 break
-            self._add(step, record, body)
+            self._add(step, record, change)
         return step
 
     def _note_time(self, record: JournalRecord, step: RecordedStep) -> None:
@@ -174,33 +170,33 @@ class Timeline:
         self._last_at = record.at
         step.at, step.downtime = record.at - self._downtime, self._downtime
 
-    def _add(self, step: RecordedStep, record: JournalRecord, body: dict[str, Any]) -> None:
+    def _add(self, step: RecordedStep, record: JournalRecord, change: RecordedChange) -> None:
         match record.kind:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 # A recovery sends a request again when calls of its response had not started: the last result counts.
-                del step.requests[body["index"] :]
-                step.requests.append(self._request(record, body))
+                del step.requests[change.body["index"] :]
+                step.requests.append(self._request(record, change))
             case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:
                 step.calls = dict(self._execution.calls)
             case RecordKind.MESSAGES_TAKEN:
-                self._take(step, [from_plain(data, Message) for data in body["messages"]])
+                self._take(step, change.messages)
             case RecordKind.DECISION_USED:
-                step.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
+                step.decisions[change.body["key"]] = change.decision()
             case _:
                 pass  # a sent message occurs again in the record of the step that takes it
 
-    def _request(self, record: JournalRecord, body: dict[str, Any]) -> RecordedRequest:
+    def _request(self, record: JournalRecord, change: RecordedChange) -> RecordedRequest:
         request = self._execution.request
         assert request is not None  # noqa: S101  # the record holds one
         return RecordedRequest(
             request=request,
-            inference=bodies.read_inference(body),
+            inference=change.inference(),
             rendering=self._execution.rendering,
             at=record.at - self._downtime,
-            redacted=REDACTED in body,
+            redacted=REDACTED in change.body,
         )
 
-    def _take(self, step: RecordedStep, messages: list[Message]) -> None:
+    def _take(self, step: RecordedStep, messages: Sequence[Message]) -> None:
         if (step.requests or step.calls) and not self._is_restarting:
             step.late_messages += messages
             return

@@ -32,7 +32,6 @@ from agentloop.service.cli.console import as_one_line
 from agentloop.service.cli.errors import InvalidUsage
 from agentloop.service.cli.folders import config_file
 from agentloop.values.decisions import PendingCall
-from agentloop.values.json import parse_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
@@ -459,10 +458,9 @@ def account_for_calls(records: Iterable[JournalRecord], *, is_interrupted: bool 
     """
     folded, started = FoldedExecution(), _StartedCalls()
     for record in records:
-        folded.apply(record)
-        if record.kind is RecordKind.CALL_INTENT:
-            key = parse_json(record.body)["intent"]["key"]
-            intent = folded.calls[key].intent
+        call = folded.apply(record).call
+        if call is not None and record.kind is RecordKind.CALL_INTENT:
+            key, intent = call.intent.key, call.intent
             # A repeated call has one intent per start, of which the last one is current.
             started.effects[key], started.calls[key] = intent.effect, intent.call
             started.counts[key] = started.counts.get(key, 0) + 1

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable.commands import undelivered_messages
-from agentloop.durable.fold import FoldedExecution, fold_records
+from agentloop.durable.fold import FoldedExecution, RecordedChange, fold_records
 from agentloop.durable.trees import INTERRUPTED, effective_status
 from agentloop.service.cli.console import (
     Symbols,
@@ -49,7 +49,6 @@ from agentloop.service.cli.journals import (
 from agentloop.values.batches import parse_key
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
-from agentloop.values.json import parse_json
 from agentloop.values.parts import Reasoning
 from agentloop.values.records import (
     ExecutionHead,
@@ -60,7 +59,7 @@ from agentloop.values.records import (
 )
 from agentloop.values.rendering import render_arguments, render_tool_name, render_value
 from agentloop.values.reprs import format_count
-from agentloop.values.serialization import from_plain, to_plain
+from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
@@ -223,8 +222,7 @@ class RecordReporter:
         Raises:
             JournalCorrupt: the record cannot be read.
         """
-        self._folded.apply(record)
-        lines = list(self._lines(record, parse_json(record.body)))
+        lines = list(self._lines(record, self._folded.apply(record)))
         step = max([self._step, *[line.step for line in lines]])
         if step > self._step:
             self._step = step
@@ -237,37 +235,35 @@ class RecordReporter:
         """Return the calls that started and have neither an outcome nor a pending decision."""
         return [call for call in self._folded.calls.values() if call.execution is None and call.pending is None]
 
-    def _lines(self, record: JournalRecord, body: dict[str, Any]) -> Iterator[ReportLine]:
+    def _lines(self, record: JournalRecord, change: RecordedChange) -> Iterator[ReportLine]:
+        call, body = change.call, change.body
         match record.kind:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 yield from self._inference_lines(body, record.at)
-            case RecordKind.CALL_INTENT:
-                yield self._start_line(body["intent"]["key"])
-            case RecordKind.CALL_OUTCOME:
-                call = self._folded.calls[body["execution"]["key"]]
+            case RecordKind.CALL_INTENT if call is not None:
+                yield self._start_line(call.intent.key)
+            case RecordKind.CALL_OUTCOME if call is not None:
                 yield from self._outcome_lines([call.execution], call.traceback)
-            case RecordKind.CALL_SUSPENDED:
-                pending = self._folded.calls[body["pending"]["key"]].pending
-                assert pending is not None  # noqa: S101  # the record was just applied
-                text = f"{format_call_number(pending.key)} {as_one_line(pending.call.name)} waits"
-                yield self._note(pending.key, text, pending.reason)
+            case RecordKind.CALL_SUSPENDED if call is not None and call.pending is not None:
+                text = f"{format_call_number(call.pending.key)} {as_one_line(call.pending.call.name)} waits"
+                yield self._note(call.pending.key, text, call.pending.reason)
             case RecordKind.DECISION_USED:
-                decision: Decision = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
+                decision = change.decision()
                 text = f"{format_call_number(body['key'])} decision: {_format_decision(decision)}"
                 if decision.principal:
                     text += f" by {as_one_line(decision.principal)}"
                 yield self._note(body["key"], text)
             case RecordKind.MESSAGES_SENT | RecordKind.MESSAGES_TAKEN:
-                yield from self._message_lines(record.kind, body)
+                yield from self._message_lines(record.kind, change)
             case RecordKind.EXECUTION_RECOVERED:
                 yield self._heading(f"recovered {_format_time(record.at)}")
             case _:
-                yield from self._state_lines(record, body)
+                yield from self._state_lines(record, change)
 
-    def _state_lines(self, record: JournalRecord, body: dict[str, Any]) -> Iterator[ReportLine]:
+    def _state_lines(self, record: JournalRecord, change: RecordedChange) -> Iterator[ReportLine]:
         """Yield what a record with a state adds: calls that were settled without a start, errors, and suspensions."""
         state = self._folded.state
-        if "delta" not in body or state is None:
+        if not change.has_state or state is None:
             return
         step = state.last_step
         if step is not None and step.number >= self._step:
@@ -340,11 +336,10 @@ class RecordReporter:
                 traceback=traceback,
             )
 
-    def _message_lines(self, kind: RecordKind, body: dict[str, Any]) -> Iterator[ReportLine]:
+    def _message_lines(self, kind: RecordKind, change: RecordedChange) -> Iterator[ReportLine]:
         label = "message sent" if kind is RecordKind.MESSAGES_SENT else "message received"
-        for message in body["messages"]:
-            text = "".join([str(part.get("text", "")) for part in message.get("parts", []) if isinstance(part, dict)])
-            yield self._dim(int(body.get("step", self._step)), label, text)
+        for message in change.messages:
+            yield self._dim(int(change.body.get("step", self._step)), label, message.text)
 
     def _heading(self, text: str) -> ReportLine:
         return ReportLine(step=self._step, style="yellow", text=text)

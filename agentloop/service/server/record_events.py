@@ -7,10 +7,10 @@ from typing import Any
 
 from attrs import field, frozen
 
-from agentloop.durable.fold import FoldedExecution
+from agentloop.durable.fold import FoldedExecution, RecordedChange
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import Usage
-from agentloop.values.json import parse_json, thaw
+from agentloop.values.json import thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.records import (
@@ -80,8 +80,6 @@ class RecordReader:
 
     def __init__(self) -> None:
         self._folded = FoldedExecution()
-        self._calls: dict[str, RecordedCall] = {}
-        self._waiting = 0
 
     def read(self, record: JournalRecord) -> ServerEvent | None:
         """Return the event of the next record; None for a record that is none.
@@ -89,8 +87,7 @@ class RecordReader:
         Raises:
             JournalCorrupt: the record cannot be read.
         """
-        self._calls, self._waiting = dict(self._folded.calls), len(self._folded.waiting_messages)
-        self._folded.apply(record)
+        change = self._folded.apply(record)
         name = _NAMES.get(record.kind)
         if name is None or (record.kind is RecordKind.STEP_COMPLETED and self._is_suspended):
             return None
@@ -100,7 +97,7 @@ class RecordReader:
             "sequence": record.sequence,
             "at": record.at.isoformat(),
         }
-        return ServerEvent(name, {**head, **self._content(record)}, record.sequence)
+        return ServerEvent(name, {**head, **self._content(record.kind, change)}, record.sequence)
 
     @property
     def _is_suspended(self) -> bool:
@@ -108,30 +105,25 @@ class RecordReader:
         state = self._folded.state
         return state is not None and state.open_turn is not None
 
-    @property
-    def _step(self) -> int:
-        """The number of the step that is in progress."""
-        state = self._folded.state
-        return 1 if state is None else state.step_count + (state.open_turn is None)
-
-    def _content(self, record: JournalRecord) -> JsonDict:
+    def _content(self, kind: RecordKind, change: RecordedChange) -> JsonDict:
         folded, state = self._folded, self._folded.state
         assert state is not None  # noqa: S101  # the first record holds a state
         content: JsonDict = {}
-        match record.kind:
+        match kind:
             case RecordKind.EXECUTION_STARTED:
                 text = state.messages[-1].text if state.messages else ""
-                content = {"agent_id": state.agent_id, "step": self._step, "input": text}
+                content = {"agent_id": state.agent_id, "step": folded.step_number, "input": text}
             case RecordKind.MESSAGES_SENT:
-                content = {"messages": _messages(folded.waiting_messages[self._waiting :])}
+                content = {"messages": _messages(change.messages)}
             case RecordKind.MESSAGES_TAKEN:
-                content = {"step": self._step, "messages": _messages(folded.taken_messages)}
+                content = {"step": folded.step_number, "messages": _messages(change.messages)}
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-                content = {"step": self._step, **_inference(folded.inferences[-1])}
+                content = {"step": folded.step_number, **_inference(folded.inferences[-1])}
             case RecordKind.CALL_INTENT | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED:
-                content = {"step": self._step, **_call(self._changed_call())}
+                assert change.call is not None  # noqa: S101  # the record is about one
+                content = {"step": folded.step_number, **_call(change.call)}
             case RecordKind.DECISION_USED:
-                content = _decision(parse_json(record.body))
+                content = _decision(change.body)
             case RecordKind.STEP_COMPLETED:
                 content = _step(state)
             case RecordKind.EXECUTION_SUSPENDED:
@@ -139,9 +131,6 @@ class RecordReader:
             case RecordKind.EXECUTION_ENDED:
                 content = outcome(state)
         return content
-
-    def _changed_call(self) -> RecordedCall:
-        return next(call for key, call in self._folded.calls.items() if call is not self._calls.get(key))
 
 
 # --- parts of events --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable.deltas import kept_messages
-from agentloop.durable.fold import FoldedExecution
+from agentloop.durable.fold import FoldedExecution, RecordedChange
 from agentloop.durable.trees import INTERRUPTED, effective_status, list_below
 from agentloop.errors import ConfigurationError, JournalCorrupt, UnknownExecution
 from agentloop.policies.budgets.amounts import COST_UNITS_PER_DOLLAR
@@ -46,21 +46,21 @@ from agentloop.service.trace.entries import (
     usage_entry,
 )
 from agentloop.values.batches import parse_key
-from agentloop.values.decisions import Decision, PendingCall
+from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import Usage
-from agentloop.values.json import format_json, parse_json
+from agentloop.values.json import format_json
 from agentloop.values.messages import Message
 from agentloop.values.provenance import PROVENANCE, InterceptorWrite, count_writes, read_writes
 from agentloop.values.records import (
     ExecutionHead,
     JournalRecord,
+    RecordedCall,
     RecordedInference,
     RecordKind,
     call_of,
     caller_of,
     outer_key,
 )
-from agentloop.values.serialization import from_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution
@@ -260,44 +260,38 @@ class _ExecutionTrace:
         assert state is not None  # noqa: S101  # the first record holds a state
         return state
 
-    @property
-    def _step_number(self) -> int:
-        """The number of the step that is in progress, or comes next."""
-        return self._state.step_count + (self._state.open_turn is None)
-
     def apply(self, record: JournalRecord) -> None:
         """Add the next record.
 
         Raises:
             JournalCorrupt: the record cannot be read.
         """
-        before = self._folded.state
-        self._folded.apply(record)
-        body = parse_json(record.body)
+        number = self._folded.step_number
+        change = self._folded.apply(record)
         self.sequence, self._at = record.sequence, milliseconds(record.at)
         if record.kind is RecordKind.EXECUTION_STARTED:
-            self._advance(None, body["state"])
-        elif "delta" in body:
-            self._advance(before, body["delta"])
-        self._add(record.kind, body)
+            self._advance(None, self._folded.step_number, change.body["state"])
+        elif change.has_state:
+            self._advance(change.before, number, change.body["delta"])
+        self._add(record.kind, change)
         # A message comes at any time, and nothing begins with it.
         if record.kind is not RecordKind.MESSAGES_SENT:
             self._previous_at = self._at
 
-    def _add(self, kind: RecordKind, body: dict[str, Any]) -> None:
+    def _add(self, kind: RecordKind, change: RecordedChange) -> None:
         match kind:
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-                self._add_inference(body)
-            case RecordKind.CALL_INTENT:
-                self._start_call(body["intent"]["key"])
-            case RecordKind.CALL_OUTCOME:
-                self._end_call(body)
-            case RecordKind.CALL_SUSPENDED:
-                self._suspend_call(body["pending"]["key"])
+                self._add_inference(change.body)
+            case RecordKind.CALL_INTENT if change.call is not None:
+                self._start_call(change.call)
+            case RecordKind.CALL_OUTCOME if change.call is not None:
+                self._end_call(change.call, change.body)
+            case RecordKind.CALL_SUSPENDED if change.call is not None and change.call.pending is not None:
+                self._calls.wait(change.call.pending, self.sequence)
             case RecordKind.DECISION_USED:
-                self._use_decision(body)
+                self._use_decision(change)
             case _:
-                self._mark(kind, body)
+                self._mark(kind, change)
 
     # --- inferences -------------------------------------------------------------------------------------------------
 
@@ -335,7 +329,7 @@ class _ExecutionTrace:
         return {
             "index": len(self._inferences),
             "sequence": self.sequence,
-            "step": self._step_number,
+            "step": self._folded.step_number,
             "purpose": inference.purpose,
             "started_at": self._previous_at if inference.started_at is None else milliseconds(inference.started_at),
             "ended_at": self._at,
@@ -368,10 +362,9 @@ class _ExecutionTrace:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _start_call(self, key: str) -> None:
+    def _start_call(self, call: RecordedCall) -> None:
         self._open_step()
-        call = self._folded.calls[key]
-        entry = self._calls.entry(key, call.intent.call, self.sequence)
+        entry = self._calls.entry(call.intent.key, call.intent.call, self.sequence)
         entry["status"], entry["effect"], entry["is_masked"] = "running", call.intent.effect.value, call.redacted
         entry["starts"].append(self._at)
         entry["started_at"], entry["pending"] = entry["starts"][0], None
@@ -391,23 +384,17 @@ class _ExecutionTrace:
                 "arguments", made.arguments_json, entry["arguments"], key=entry["key"], step=entry["step"]
             )
 
-    def _end_call(self, body: dict[str, Any]) -> None:
+    def _end_call(self, call: RecordedCall, body: dict[str, Any]) -> None:
         self._open_step()
-        call = self._folded.calls[body["execution"]["key"]]
         assert call.execution is not None  # noqa: S101  # the record holds one
         entry = self._calls.record(call.execution, self.sequence)
         entry["stop"], entry["is_masked"] = stop_entry(call.stop), call.redacted
         entry["answered"], entry["source"] = body.get("answered", ""), body.get("source", "")
         entry["traceback"] = call.traceback
 
-    def _suspend_call(self, key: str) -> None:
-        pending = self._folded.calls[key].pending
-        assert pending is not None  # noqa: S101  # the record was just applied
-        self._calls.wait(pending, self.sequence)
-
-    def _use_decision(self, body: dict[str, Any]) -> None:
-        decision: Decision = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
-        used, key = decision_entry(decision, self._at), body["key"]
+    def _use_decision(self, change: RecordedChange) -> None:
+        decision, key = change.decision(), change.body["key"]
+        used = decision_entry(decision, self._at)
         if key in self._calls.entries:
             entry = self._calls.entries[key]
             entry["sequence"] = self.sequence
@@ -416,9 +403,15 @@ class _ExecutionTrace:
 
     # --- states -----------------------------------------------------------------------------------------------------
 
-    def _advance(self, before: AgentState | None, delta: dict[str, Any]) -> None:
-        """Add what a record with a new state holds."""
-        state, number = self._state, self._step_number if before is None else _number_of_step(before)
+    def _advance(self, before: AgentState | None, number: int, delta: dict[str, Any]) -> None:
+        """Add what a record with a new state holds.
+
+        Args:
+            before: the state before it.
+            number: the number of the step that was in progress.
+            delta: what it holds.
+        """
+        state = self._state
         former = () if before is None else before.steps
         unchanged = min(len(former), state.step_count)
         while unchanged and former[unchanged - 1] is not state.steps[unchanged - 1]:
@@ -476,7 +469,7 @@ class _ExecutionTrace:
 
     def _open_step(self, number: int = 0) -> TraceStep:
         """Return the entry of a step, by default of the one in progress; it is added if it is new."""
-        number = number or self._step_number
+        number = number or self._folded.step_number
         if number > len(self._steps):
             self._steps.append(_new_step(number, self.sequence, self._previous_at or self._at))
         return self._steps[number - 1]
@@ -501,7 +494,7 @@ class _ExecutionTrace:
         """Add a change that was found by comparing records; where the loop records provenance, that is more precise."""
         state = self._state
         if state.extension(PROVENANCE) is None:
-            number = self._step_number if step is None else step
+            number = self._folded.step_number if step is None else step
             self._changes.append(
                 {
                     "sequence": self.sequence,
@@ -515,15 +508,15 @@ class _ExecutionTrace:
                 }
             )
 
-    def _mark(self, kind: RecordKind, body: dict[str, Any]) -> None:
-        state = self._state
+    def _mark(self, kind: RecordKind, change: RecordedChange) -> None:
+        state, body = self._state, change.body
         match kind:
             case RecordKind.EXECUTION_STARTED:
                 self._add_mark("started", state.messages[-1].text if state.messages else "")
             case RecordKind.MESSAGES_SENT | RecordKind.MESSAGES_TAKEN:
                 name = "message_sent" if kind is RecordKind.MESSAGES_SENT else "message_taken"
-                for data in body["messages"]:
-                    self._add_mark(name, from_plain(data, Message).text, principal=body.get("principal", ""))
+                for message in change.messages:
+                    self._add_mark(name, message.text, principal=body.get("principal", ""))
             case RecordKind.EXECUTION_RECOVERED:
                 self._add_mark("recovered", "", downtime=1000 * body.get("downtime", 0.0))
             case RecordKind.EXECUTION_SUSPENDED:
@@ -541,7 +534,7 @@ class _ExecutionTrace:
             {
                 "sequence": self.sequence,
                 "at": self._at,
-                "step": self._state.step_count if kind == "ended" else self._step_number,
+                "step": self._state.step_count if kind == "ended" else self._folded.step_number,
                 "kind": kind,
                 "text": text,
                 "key": key,
@@ -598,10 +591,6 @@ class _ExecutionTrace:
             "marks": _newer(self._marks, after),
             "changes": _newer(self._changes, after),
         }
-
-
-def _number_of_step(state: AgentState) -> int:
-    return state.step_count + (state.open_turn is None)
 
 
 def _new_step(number: int, sequence: int, started_at: float) -> TraceStep:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.durable import MemoryJournal
 from agentloop.service.server import LocalExecutions, ServerApplication, ServerLimits
 from agentloop.service.server.feeds import Feeds
+from agentloop.service.server.record_events import RecordReader
 from agentloop.testing import UnreliableJournal
+from agentloop.values import InferenceRequest, RecordKind
 from tests.loaded import loaded_python
 from tests.service.server.front import (
     DEADLINE,
@@ -274,3 +277,22 @@ async def test_a_hundred_readers_get_every_event() -> None:
             streams = [[event.data for event in await reader] for reader in readers]
         assert streams[0][-1]["type"] == "execution_ended"
         assert all(stream == streams[0] for stream in streams)
+
+
+async def test_each_message_that_a_step_takes_is_in_one_event() -> None:
+    """A step may take messages more than once: it does where a recovery goes on with it."""
+    journal = MemoryJournal()
+
+    def interrupted(_: InferenceRequest) -> str:
+        loop.inbox("run").send("first")
+        return "Go on."
+
+    loop = AgentLoop.for_model(ScriptedInference(interrupted, "done"), journal=journal)
+    await loop.execute("go", execution_id="run")
+    records = [*await journal.read("run")]
+    place = next(number for number, record in enumerate(records) if record.kind is RecordKind.MESSAGES_TAKEN)
+    again = evolve(records[place], body=records[place].body.replace("first", "second"))
+    reader = RecordReader()
+    events = [reader.read(record) for record in (*records[: place + 1], again)]
+    taken = [event.data["messages"] for event in events if event is not None and event.type == "messages_taken"]
+    assert [[message["text"] for message in messages] for messages in taken] == [["first"], ["second"]]
