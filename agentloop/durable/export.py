@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field
 
-from agentloop.durable.fixture import Fixture, build_fixture, is_decision
-from agentloop.durable.fold import fold_records
+from agentloop.durable.fixture import Fixture, is_decision, read_fixture
 from agentloop.values.json import JsonArray, JsonObject, format_json, thaw
 from agentloop.values.records import JournalRecord
 from agentloop.values.serialization import to_json
@@ -37,9 +36,7 @@ def pytest_source(records: Iterable[JournalRecord], execution_id: str, *, loop: 
         UnknownExecution: there are no records.
         JournalCorrupt: a record cannot be read.
     """
-    records = list(records)
-    fixture, state = build_fixture(records, execution_id), fold_records(records, execution_id).state
-    assert state is not None  # noqa: S101  # there are records
+    fixture, state = read_fixture(records, execution_id)
     writer = SourceWriter()
     data = _data_source(fixture, writer)
     test = _test_source(state, writer, has_loop=bool(loop), name=_test_name(execution_id))

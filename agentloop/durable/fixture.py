@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from attrs import define, evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.durable import bodies
-from agentloop.durable.fold import FoldedExecution
+from agentloop.durable.fold import FoldedExecution, RecordedChange
 from agentloop.durable.record_writer import REDACTED
 from agentloop.errors import CallNotAllowed, JournalCorrupt, ToolBlocked, ToolDefinitionError, UnknownExecution
 from agentloop.tools.validation import validator_of
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import FinishReason, InferenceResponse
-from agentloop.values.json import JsonValue, as_frozen_dict, freeze, freeze_object, parse_json
+from agentloop.values.json import JsonValue, as_frozen_dict, freeze, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.records import JournalRecord, RecordedInference, RecordKind
-from agentloop.values.serialization import from_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus
 from agentloop.values.stop import StopReason, StopSignal
@@ -106,11 +104,21 @@ def build_fixture(records: Iterable[JournalRecord], execution_id: str) -> Fixtur
         UnknownExecution: there are no records.
         JournalCorrupt: a record cannot be read.
     """
+    return read_fixture(records, execution_id)[0]
+
+
+def read_fixture(records: Iterable[JournalRecord], execution_id: str) -> tuple[Fixture, AgentState]:
+    """Return a recorded execution as `build_fixture` does, and the state after its last record.
+
+    Raises:
+        UnknownExecution: there are no records.
+        JournalCorrupt: a record cannot be read.
+    """
     execution, history = FoldedExecution(), _History()
     for record in records:
-        execution.apply(record)
+        change = execution.apply(record)
         try:
-            _collect(record, execution, history)
+            _collect(record.kind, change, execution, history)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise JournalCorrupt(
                 f"record {record.sequence} of execution {execution_id} cannot be exported: {error}",
@@ -121,7 +129,7 @@ def build_fixture(records: Iterable[JournalRecord], execution_id: str) -> Fixtur
         raise UnknownExecution(f"no execution {execution_id!r} is recorded here")
     if history.decisions and execution.calls:
         history.rounds.append(history.decisions)  # the execution was resumed, and interrupted before its next state
-    return _build(execution_id, history.initial, execution.state, history)
+    return _build(execution_id, history.initial, execution.state, history), execution.state
 
 
 # --- reading the records ----------------------------------------------------------------------------------------------
@@ -154,14 +162,14 @@ class _History:
     messages: dict[int, list[Message]] = field(factory=dict)
 
 
-def _collect(record: JournalRecord, execution: FoldedExecution, history: _History) -> None:
+def _collect(kind: RecordKind, change: RecordedChange, execution: FoldedExecution, history: _History) -> None:
     """Add a record, which was just applied to the execution, to the history."""
-    body: dict[str, Any] = parse_json(record.body)
-    match record.kind:
+    body = change.body
+    match kind:
         case RecordKind.EXECUTION_STARTED:
             history.initial = execution.state
         case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-            inference = bodies.read_inference(body)
+            inference = change.inference()
             # The script is that of the driver's model; interceptors have models of their own.
             if not inference.purpose:
                 history.inferences[body["step"]] = inference
@@ -171,16 +179,15 @@ def _collect(record: JournalRecord, execution: FoldedExecution, history: _Histor
             history.started_keys.add(body["intent"]["key"])
             history.masked_tools |= {body["intent"]["call"]["name"]} if REDACTED in body else set()
         case RecordKind.MESSAGES_TAKEN:
-            messages = [from_plain(data, Message) for data in body["messages"]]
-            history.messages.setdefault(body["step"], []).extend(messages)
+            history.messages.setdefault(body["step"], []).extend(change.messages)
         case _:
-            _collect_decisions(record.kind, body, execution, history)
+            _collect_decisions(kind, change, execution, history)
 
 
-def _collect_decisions(kind: RecordKind, body: dict[str, Any], execution: FoldedExecution, history: _History) -> None:
+def _collect_decisions(kind: RecordKind, change: RecordedChange, execution: FoldedExecution, history: _History) -> None:
     match kind:
         case RecordKind.DECISION_USED:
-            history.decisions[body["key"]] = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
+            history.decisions[change.body["key"]] = change.decision()
         case RecordKind.EXECUTION_RESUMED:
             history.rounds.append(history.decisions)
             history.decisions = {}
