@@ -267,26 +267,23 @@ class _PersonFlow(_Flow):
             )
         if self._was_asked:
             raise AuthorizationFailed(f"it wants authorization, which was asked for and not given; {self._login}")
-        async with self._listener.listen(self._auth.redirect_port, self._registered_port()):
+        registered = self._registered_addresses()
+        former_port = next((port for url in registered or () if (port := urlsplit(url).port)), 0)
+        async with self._listener.listen(self._auth.redirect_port, former_port):
             client = self.context.client_metadata.model_dump(mode="json", exclude_none=True)
             client["redirect_uris"] = [self._listener.url]
             self.context.client_metadata = OAuthClientMetadata.model_validate(client)
             # A registered client returns to its own addresses only. Those of other clients are known to their makers.
-            if self._is_registered() and self._listener.url not in self._redirects():
+            if registered is not None and self._listener.url not in registered:
                 self.context.client_info = None
             yield
 
-    def _is_registered(self) -> bool:
+    def _registered_addresses(self) -> list[str] | None:
+        """Return the addresses to which a client returns that was registered in a flow; None without such a client."""
         client = self.context.client_info
-        return client is not None and client.client_id not in {self._auth.client_id, self._auth.client_metadata_url}
-
-    def _redirects(self) -> list[str]:
-        client = self.context.client_info
-        return [str(url) for url in (None if client is None else client.redirect_uris) or ()]
-
-    def _registered_port(self) -> int:
-        ports = [urlsplit(url).port for url in self._redirects()] if self._is_registered() else []
-        return next((port for port in ports if port), 0)
+        if client is None or client.client_id in {self._auth.client_id, self._auth.client_metadata_url}:
+            return None
+        return [str(url) for url in client.redirect_uris or ()]
 
     async def _ask(self, url: str) -> None:
         """Show a page to a person, and wait until the browser returns."""
