@@ -139,11 +139,6 @@ class StepLedger:
         self.other_inferences: int = 0
         self.response: InferenceResponse | None = None
 
-    def add_response(self, response: InferenceResponse, usage: Usage | None = None) -> None:
-        """Note a response and its tokens; `usage` replaces those that the response reports."""
-        self.response = response
-        self.add_usage(response.usage if usage is None else usage)
-
     def add_usage(self, usage: Usage) -> None:
         """Note the tokens of an inference."""
         self.usage = usage if self.usage is NO_USAGE else self.usage + usage

@@ -103,10 +103,17 @@ class StepDraft(ShownByField):
             response: the response.
             usage: the tokens in place of those that the response reports, such as those of several attempts.
         """
-        self.ledger.add_response(response, usage)
-        spent = response.usage if usage is None else usage
-        self.usage = spent if self.usage is NO_USAGE else self.usage + spent
-        self.response = response
+        self.response = self.ledger.response = response
+        self.add_usage(response.usage if usage is None else usage)
+
+    def add_usage(self, usage: Usage) -> None:
+        """Add the tokens of an inference that gave no response.
+
+        Args:
+            usage: the tokens.
+        """
+        self.ledger.add_usage(usage)
+        self.usage = usage if self.usage is NO_USAGE else self.usage + usage
 
     def add_requests(self, count: int, *, is_other: bool = False) -> None:
         """Count requests that were sent to a model, whether or not it answers.

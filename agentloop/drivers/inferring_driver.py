@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from datetime import datetime
 from typing import Self, TypeVar
 
 from attrs import define, evolve, field, frozen
@@ -27,12 +26,12 @@ from agentloop.contracts.can_infer import (
     LeftOutTool,
 )
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
-from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, InferenceExchange, StepDraft
 from agentloop.drivers.eager_start import EagerStart
 from agentloop.drivers.mode_choices import with_mode_choice
+from agentloop.drivers.recorded_inference import InferenceRecording
 from agentloop.drivers.rejections import (
     Rejection,
     ResponseCheck,
@@ -60,6 +59,7 @@ from agentloop.values.inference import (
     InferenceResponse,
     ModeChoice,
     ToolChoice,
+    Usage,
     options_of,
     tool_choice_of,
     within_bounds,
@@ -67,12 +67,10 @@ from agentloop.values.inference import (
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference, StatePoint
-from agentloop.values.records import RecordedAttempt, RecordedInference, rebuild_error
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
-from agentloop.values.stop import AgentStop, StopReason, StopSignal
-from agentloop.values.time_and_ids import Clock, SystemClock
+from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
 from agentloop.values.value import at_least, instance_of
 
@@ -235,25 +233,36 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
         await self._announce_modes(bare, draft.state)
         model, starts_calls = self.wrap_models(bare, draft.state), self._starts_calls(bare, draft.state)
         starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
-        log, name = self.scope.log, name_of(bare)
         call = InferenceCall(
             draft,
             model,
             self.interceptor,
             self.events,
-            log,
             self.streaming,
             starter,
-            name,
-            self.scope.clock,
+            name_of(bare),
             is_other=bare is not self.inference,
             bounds=self.scope.bounds,
         )
+        if self.scope.log is not None:
+            call.recording = self._record(call, self.scope.log)
         response = await call.run(request)
         await fit_ahead(response.tool_calls, self.tools, self.scope.bounds)
         if response.quoted_calls or response.quoted_texts:
             await self.emit_quotations(draft, response)
         return response
+
+    def _record(self, call: InferenceCall, log: CallLog) -> InferenceRecording:
+        """Return what records an inference, or answers it from what is recorded."""
+        return InferenceRecording(
+            log=log,
+            draft=call.draft,
+            inference=call.inference,
+            events=self.events,
+            clock=self.scope.clock,
+            is_other=call.is_other,
+            is_provisional=AfterInference.point_name in self.interceptor.points,
+        )
 
     async def emit_quotations(self, draft: StepDraft, response: InferenceResponse) -> None:
         """Emit what the text of a response quotes of calls.
@@ -337,28 +346,27 @@ class InferenceCall(ShownByField):
         inference: the model, as it is called.
         interceptor: the interceptors of the execution.
         events: its bus.
-        log: records the result; None without a journal.
         streaming: whether the response is streamed.
         starter: starts calls while the response is streamed; None to start none.
         name: the name of the model, for events; empty if it has none.
-        clock: the source of the times that are recorded.
         is_other: whether the model is another one than the driver's own.
         bounds: the bounds of the execution.
+        recording: lays itself around the request; None without a journal.
+        usage: the tokens of the responses so far.
     """
 
     draft: StepDraft
     inference: CanInfer
     interceptor: InterceptorStack
     events: CanHandleEvents
-    log: CallLog | None = None
-    streaming: bool = field(default=False, validator=instance_of(bool))
+    streaming: bool = False
     starter: CanStartCallsEagerly | None = None
     name: str = ""
-    clock: Clock = field(factory=SystemClock)
     is_other: bool = False
     bounds: Bounds = DEFAULT_BOUNDS
+    recording: InferenceRecording | None = None
+    usage: Usage = field(default=NO_USAGE, init=False)
     _attempt: int = field(default=1, init=False)
-    _failed_attempts: list[RecordedAttempt] = field(factory=list, init=False)
     # The streamed responses whose deltas an interceptor wants to be held, with these deltas.
     _held: list[tuple[InferenceResponse, list[InferenceDelta]]] = field(factory=list, init=False)
 
@@ -376,7 +384,8 @@ class InferenceCall(ShownByField):
             if response is None:
                 for watcher in self.interceptor.watchers:
                     watcher.end_request(request)
-                response = await self._reuse_or_send(request)
+                recording = self.recording
+                response = await (self.send(request) if recording is None else recording.run(request, self))
                 await self._apply_mode_choice(response)
             else:
                 # An interceptor answered without a request; the tokens that its response reports count, too.
@@ -428,65 +437,19 @@ class InferenceCall(ShownByField):
             self.draft.state = with_mode_choice(self.draft.state, choice)
             await emit(self.events, event_classes.ModeChosen, self.draft.state, choice)
 
-    async def _reuse_or_send(self, request: InferenceRequest) -> InferenceResponse:
-        """Return the recorded response of an interrupted execution, or send the request and record the result."""
-        log = self.log
-        if log is None:
-            return await self._send(request)
-        render = self.inference.render_request if isinstance(self.inference, CanRenderRequest) else None
-        reused = log.next_inference(request, render)
-        if reused is not None:
-            return await self._reuse(reused)
-        draft = self.draft
-        # The record holds the tokens of this inference alone, the draft those of the whole step.
-        before, draft.usage = draft.usage, NO_USAGE
-        sent, started_at = draft.inferences, self.clock.now()
+    async def send(self, request: InferenceRequest) -> InferenceResponse:
+        """Send the request through `around_inference`, and add the tokens of the response to the step.
 
-        def record(response: InferenceResponse | None, error: ErrorInfo | None, stop: StopSignal | None) -> None:
-            recorded = RecordedInference(
-                response=response,
-                error=error,
-                usage=draft.usage,
-                requests=draft.inferences - sent,
-                is_other=self.is_other,
-                stop=stop,
-                started_at=started_at,
-                failed_attempts=self._failed_attempts,
-                is_provisional=response is not None and AfterInference.point_name in self.interceptor.points,
-            )
-            log.record_inference(request, recorded, render)
-
-        try:
-            response = await self._send(request)
-        except Exception as error:
-            record(None, ErrorInfo.of(error), error.signal if isinstance(error, AgentStop) else None)
-            raise
-        else:
-            record(response, None, None)
-        finally:
-            draft.usage = before + draft.usage
-        return response
-
-    async def _reuse(self, recorded: RecordedInference) -> InferenceResponse:
-        draft, response = self.draft, recorded.response
-        draft.add_requests(recorded.requests, is_other=self.is_other)
-        if response is None:
-            draft.usage += recorded.usage
-            draft.ledger.add_usage(recorded.usage)
-            raise rebuild_error(recorded.error)
-        draft.add_response(response, recorded.usage)
-        await emit(self.events, event_classes.InferenceReused, draft.state, response)
-        return response
-
-    async def _send(self, request: InferenceRequest) -> InferenceResponse:
-        """Send the request through `around_inference`, and add the tokens of the response to the step."""
+        Raises:
+            Exception: whatever the model or an interceptor raises.
+        """
         state = self.draft.state
         await emit(self.events, event_classes.InferenceRequestStarted, state, request, self.name, self.streaming)
         with enter_operation(self.events, OperationKind.INFERENCE, state):
             return await self._send_started(request)
 
     async def _send_started(self, request: InferenceRequest) -> InferenceResponse:
-        draft, inference = self.draft, self.inference
+        inference = self.inference
         if isinstance(inference, CanReportRetries):
             inference = inference.with_retry_report(self._report_retry)
         if isinstance(inference, CanReportDelays):
@@ -496,33 +459,36 @@ class InferenceCall(ShownByField):
         if AroundInference.point_name in self.interceptor.points:
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
-        draft.add_response(response)
+        self._add_response(response)
         return response
+
+    def _add_response(self, response: InferenceResponse) -> None:
+        self.draft.add_response(response)
+        self.usage = response.usage if self.usage is NO_USAGE else self.usage + response.usage
 
     async def _send_through_layers(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
         """Send the request inside the interceptors; each time that one of them proceeds is an attempt of its own."""
-        draft = self.draft
-        usage_before = draft.usage
-        failure: list[tuple[Exception, datetime | None]] = []
+        draft, usage_before, recording = self.draft, self.usage, self.recording
+        failure: list[Exception] = []
 
         async def proceed() -> InferenceResponse:
             # A layer that proceeds again after an error retries the inference.
             if failure:
-                error, failed_at = failure.pop()
-                self._emit_retry(draft.state, FailedAttempt(self._attempt, error, 0.0), failed_at)
+                self._emit_retry(FailedAttempt(self._attempt, failure.pop(), 0.0))
             try:
                 response = await self._receive(request, inference)
             except Exception as error:
-                # The layer waits before it proceeds again, which is no part of the attempt.
-                failure[:] = [(error, None if self.log is None else self.clock.now())]
+                failure[:] = [error]
+                if recording is not None:
+                    recording.note_failure()
                 raise
-            draft.add_response(response)
+            self._add_response(response)
             return response
 
         response = await self.interceptor.around(AroundInference(draft.state, request), proceed)
         # A layer that gave a response of its own has not proceeded: the tokens of that response count.
-        if draft.usage is usage_before:
-            draft.add_response(response)
+        if self.usage is usage_before:
+            self._add_response(response)
         return response
 
     async def _receive(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
@@ -580,26 +546,14 @@ class InferenceCall(ShownByField):
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.
         self.draft.add_requests(not failed.instead, is_other=self.is_other)
-        self._emit_retry(self.draft.state, failed)
+        self._emit_retry(failed)
 
-    def _emit_retry(self, state: AgentState, failed: FailedAttempt, failed_at: datetime | None = None) -> None:
-        """Report a retry, and keep it for the record.
-
-        Args:
-            state: the state.
-            failed: the attempt that failed.
-            failed_at: when it failed; None if it failed just now, and its delay is to come.
-        """
-        error = ErrorInfo.of(failed.error)
-        if self.log is not None:
-            now = self.clock.now()
-            delay = failed.delay if failed_at is None else (now - failed_at).total_seconds()
-            self._failed_attempts.append(
-                RecordedAttempt(error=error, failed_at=failed_at or now, delay=delay, instead=failed.instead)
-            )
-        emit_soon(
-            self.events, event_classes.InferenceRetried, state, None, self._attempt, error, failed.delay, failed.instead
-        )
+    def _emit_retry(self, failed: FailedAttempt) -> None:
+        if self.recording is not None:
+            self.recording.add_failed_attempt(failed)
+        error, instead = ErrorInfo.of(failed.error), failed.instead
+        retried = (self._attempt, error, failed.delay, instead)
+        emit_soon(self.events, event_classes.InferenceRetried, self.draft.state, None, *retried)
         self._attempt += 1
 
 
