@@ -25,6 +25,7 @@ from agentloop.events.execution import (
 from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
+from agentloop.loop.recording import recording_of
 from agentloop.loop.run import Run
 from agentloop.loop.settlement import (
     emit_closed_calls,
@@ -425,6 +426,6 @@ def run_recorded(
         inboxes=context.inboxes,
         resumed=resumed,
         at_start=at_start,
-        log=context.log,
+        recording=recording_of(context.log),
     )
     return run.states()

@@ -298,8 +298,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         run = self._start(input, execution_id, dependencies)
         async with aclosing(run.states()) as states:
             async for state in states:
-                if run.log is not None:  # the caller can act on the state, so its records have to be durable
-                    await run.log.flush()
+                await run.recording.flush()  # the caller can act on the state, so its records have to be durable
                 yield state
 
     def stream(
@@ -672,6 +671,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
     ) -> Run:
         """Return a run of the state's execution with the parts of this loop."""
         # Loaded with the first execution: programs that only define agents start twice as fast.
+        from agentloop.loop.recording import recording_of
         from agentloop.loop.run import Run
 
         if log is None and self.journal is not None:
@@ -709,7 +709,14 @@ class AgentLoop(Summarized, Generic[Output_co]):
         if self._checked_names and self._checked_names[0]:
             noted_references(scope.shared_resources).update(self._checked_names[0])
         return Run.of(
-            self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log
+            self,
+            state,
+            scope,
+            events=self.events,
+            inboxes=self._inboxes,
+            resumed=resumed,
+            at_start=at_start,
+            recording=recording_of(log),
         )
 
     def _check_names(self) -> None:
