@@ -43,7 +43,7 @@ class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, C
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages that the model sees."""
-        compiled, messages = self._compiled(state), state.messages
+        compiled, messages = self._compiled(state), state.context.messages
         if compiled.visible is compiled.source:  # nothing is put together in each turn of a long conversation
             return messages
         return compiled.visible + messages[len(compiled.source) :]
@@ -65,7 +65,7 @@ class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, C
         cache = self._cache if self._cache is not None else _Cache()
         if cache.compiled is not None and cache.state is state:
             return cache.compiled
-        messages, summary, unfinished = state.messages, Summary.of(state), state.unfinished_executions
+        messages, summary, unfinished = state.context.messages, Summary.of(state), state.unfinished_executions
         history_length = state.execution.history_length if state.execution is not None else len(messages)
         # An interceptor may have removed messages since the execution started.
         history_length = min(history_length, len(messages))

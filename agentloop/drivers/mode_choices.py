@@ -8,7 +8,7 @@ from typing import Any
 from agentloop.values.inference import ModeChoice
 from agentloop.values.state import AgentState
 
-_CHOICES = "agentloop.modes"
+CHOICES = "agentloop.modes"
 """The owner of the choices of an execution among the extensions of its state."""
 
 
@@ -24,11 +24,11 @@ def with_mode_choice(state: AgentState, choice: ModeChoice) -> AgentState:
     A further execution of the agent decides anew, since the server may have been configured in the meantime.
     """
     models = {**_choices(state), choice.model: {"mode": choice.mode, "reason": choice.reason}}
-    return state.with_extension(_CHOICES, {"execution": state.execution_id, "models": models})
+    return state.with_extension(CHOICES, {"execution": state.execution_id, "models": models})
 
 
 def _choices(state: AgentState) -> Mapping[str, Any]:
-    stored: Any = state.extension(_CHOICES)
+    stored: Any = state.extension(CHOICES)
     if stored is None or stored["execution"] != state.execution_id:
         return {}
     models: Mapping[str, Any] = stored["models"]

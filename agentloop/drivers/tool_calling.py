@@ -17,7 +17,7 @@ from agentloop.contracts.can_use_mode import CanUseMode, ModeLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
-from agentloop.drivers.mode_choices import mode_choice
+from agentloop.drivers.mode_choices import CHOICES, mode_choice
 from agentloop.drivers.rejections import Rejection, check_response, missing_call
 from agentloop.drivers.repetition import keeps_repeating, repeats_calls
 from agentloop.drivers.structural_mode import as_mode_or_name
@@ -87,6 +87,8 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     mode: CanUseMode | ModeName = field(default="auto", converter=_as_mode)
     models: Sequence[CapabilityRow] = ()
     eager: bool = field(default=False, validator=instance_of(bool))
+    # Created anew for each copy, so that a mode is kept only for the parts that it was bound to.
+    _kept_mode: list[_KeptMode] = field(factory=list, repr=False, init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         # An unknown name is reported where the driver is created; a known one does not load its mode yet.
@@ -139,8 +141,13 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         Raises:
             ConfigurationError: no mode has the name that `mode` gives.
         """
+        name = inference.model_name if isinstance(inference, CanNameModel) else ""
+        if self._kept_mode and self._kept_mode[0].suits(inference, name, state):
+            return self._kept_mode[0].mode
         mode = models().select_mode(self.mode, inference, self.models, state=state)
-        return mode.with_bounds(self.scope.bounds).with_tools(self.tools)
+        mode = mode.with_bounds(self.scope.bounds).with_tools(self.tools)
+        self._kept_mode[:] = [_KeptMode(inference, name, state, mode)]
+        return mode
 
     @property
     def chooses_modes(self) -> bool:
@@ -233,6 +240,29 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             draft.parts = response.parts
             raise DecisionExtractionError(problem, response.text)
         return response
+
+
+class _KeptMode:
+    """The mode that was selected last: the requests of an execution ask for it twice per step."""
+
+    __slots__ = ("_choices", "_execution_id", "_inference", "_name", "mode")
+
+    def __init__(self, inference: CanInfer, name: str, state: AgentState | None, mode: CanUseMode) -> None:
+        self._inference, self._name, self.mode = inference, name, mode
+        self._choices, self._execution_id = _choices_of(state)
+
+    def suits(self, inference: CanInfer, name: str, state: AgentState | None) -> bool:
+        """Return whether the mode is that of this model in this state, which keeps the modes that its execution has chosen."""
+        if inference is not self._inference or name != self._name:
+            return False
+        choices, execution_id = _choices_of(state)
+        return choices is self._choices and execution_id == self._execution_id
+
+
+def _choices_of(state: AgentState | None) -> tuple[object, str]:
+    if state is None:
+        return None, ""
+    return state.extensions.get(CHOICES), "" if state.execution is None else state.execution.id
 
 
 _FENCE = "```"

@@ -77,9 +77,10 @@ class BoundParts(ShownByField):
         Raises:
             InvalidOutput: if it does not.
         """
+        if self.read_output is None or continuation.requested or continuation.signals:
+            return
         text = state.final_text
-        completes = not continuation.requested and not continuation.signals
-        if self.read_output is not None and text is not None and completes:
+        if text is not None:
             self.read_output(text)
 
     async def hold_groups(self) -> BoundParts:

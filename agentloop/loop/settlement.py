@@ -43,28 +43,44 @@ def validate_driver_result(before: AgentState, result: object, driver: object, l
     name = type(driver).__name__
     if not isinstance(result, AgentState):
         raise ContractViolation(f"the driver {name} returned {result!r:.100}; use_tools returns an AgentState")
-    if result.agent_id != before.agent_id or result.execution_id != before.execution_id:
+    if not _is_same_execution(before, result):
         raise ContractViolation(f"the driver {name} returned the state of another agent or execution")
-    expected = len(_complete_steps(before)) + 1
-    if result.step_count != expected:
+    complete, steps = _complete_steps(before), _steps_of(result)
+    if len(steps) != len(complete) + 1:
         raise ContractViolation(
-            f"the driver {name} returned a state with {result.step_count} steps instead of {expected}: a call of use_tools "
+            f"the driver {name} returned a state with {len(steps)} steps instead of {len(complete) + 1}: a call of use_tools "
             "takes one step; add it with AgentState.with_step"
         )
-    if problem := _find_loss(before, result, ledger):
+    if problem := _find_loss(before, complete, result, ledger):
         raise ContractViolation(f"the driver {name} returned a state of which a part was lost: {problem}")
     return result
 
 
+def _is_same_execution(before: AgentState, after: AgentState) -> bool:
+    ids = [None if state.execution is None else state.execution.id for state in (before, after)]
+    return after.agent_id == before.agent_id and ids[0] == ids[1]
+
+
+def _steps_of(state: AgentState) -> tuple[AgentStep, ...]:
+    return () if state.execution is None else state.execution.steps
+
+
 def _complete_steps(state: AgentState) -> tuple[AgentStep, ...]:
     """Return the steps without a suspended one, which the next call of the driver completes."""
-    steps = state.steps
+    steps = _steps_of(state)
     return steps[:-1] if steps and steps[-1].open_turn is not None else steps
 
 
-def _find_loss(before: AgentState, after: AgentState, ledger: StepLedger) -> str:
-    """Return what a state lacks of the state before a step or of what happened in the step; an empty text if nothing."""
-    complete, steps = _complete_steps(before), after.steps
+def _find_loss(before: AgentState, complete: tuple[AgentStep, ...], after: AgentState, ledger: StepLedger) -> str:
+    """Return what a state lacks of the state before a step or of what happened in the step; an empty text if nothing.
+
+    Args:
+        before: the state before the step.
+        complete: its steps without a suspended one.
+        after: the state after the step.
+        ledger: what happened in the step.
+    """
+    steps = _steps_of(after)
     if complete and (after.execution is None or not after.execution.continues(complete)):
         return "steps of the execution are missing or changed"
     if problem := find_dropped_messages(before, after):
@@ -148,10 +164,10 @@ def rescue_state(error: BaseException, before: AgentState, ledger: StepLedger, s
 
 
 def _is_unusable(before: AgentState, carried: AgentState, ledger: StepLedger) -> bool:
-    if carried.agent_id != before.agent_id or carried.execution_id != before.execution_id:
+    if not _is_same_execution(before, carried):
         return True
     added = carried.step_count - before.step_count
-    return added not in {0, 1} or bool(_find_loss(before, carried, ledger))
+    return added not in {0, 1} or bool(_find_loss(before, _complete_steps(before), carried, ledger))
 
 
 def _message_of(executions: Iterable[ToolExecution]) -> Message | None:

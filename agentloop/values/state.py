@@ -451,7 +451,7 @@ class AgentState(Value, Summarized, Generic[Output_co]):
     def with_continuation_cleared(self) -> AgentState:
         """Return a copy without stop signals and continuation request, as each step starts."""
         execution = self._require_execution()
-        if execution.continuation == NO_SIGNALS:
+        if execution.continuation is NO_SIGNALS or execution.continuation == NO_SIGNALS:
             return self
         return evolve(self, execution=execution.with_continuation(NO_SIGNALS))
 
