@@ -200,7 +200,7 @@ class _EarlyRun(ToolInvocation):
 
     def start(self) -> asyncio.Task[EarlyOutcome]:
         """Start the tool, and return the task."""
-        self._task = asyncio.create_task(self._run_tool(), name=f"agentloop early tool {self._call.key}")
+        self._task = asyncio.create_task(self._run_tool(), name=f"agentloop early tool {self.call.key}")
         return self._task
 
     def discard(self) -> None:
@@ -211,10 +211,10 @@ class _EarlyRun(ToolInvocation):
 
     def serves(self, invocation: ToolInvocation) -> bool:
         """Return whether the outcome is that of this call: the identical one, with what the tool has seen of it."""
-        call, own = invocation.call, self._call
+        call, own = invocation.call, self.call
         if self._is_void or call.tool is not own.tool or _identity(call.call) != _identity(own.call):
             return False
-        if self._sees_state and invocation.state is not self._state:
+        if self._sees_state and invocation.state is not self.state:
             return False
         return not self._sees_call or call.call == own.call
 
@@ -241,7 +241,7 @@ class _EarlyRun(ToolInvocation):
         return None
 
     async def _run_tool(self) -> EarlyOutcome:
-        tool = self._call.tool
+        tool = self.call.tool
         in_thread = tool is not None and isinstance(tool.tool, CanUseThread)
         async with self._runtime.threads.slots if in_thread else nullcontext():
             self.has_begun = True

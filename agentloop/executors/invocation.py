@@ -190,12 +190,16 @@ _DID_NOT_RUN = (AgentsTooDeep, InvalidArguments, MalformedArguments, ToolBlocked
 
 
 class ToolInvocation:
-    """Runs the tool of one call inside its layers."""
+    """Runs the tool of one call inside its layers.
+
+    Attributes:
+        call: the call.
+        state: the state that the tool accesses.
+    """
 
     __slots__ = (
         "_attempts",
         "_begun",
-        "_call",
         "_is_announcing",
         "_is_closed",
         "_is_pure",
@@ -204,8 +208,9 @@ class ToolInvocation:
         "_open_attempt",
         "_outcome",
         "_runtime",
-        "_state",
         "_tool",
+        "call",
+        "state",
     )
 
     def __init__(
@@ -218,9 +223,9 @@ class ToolInvocation:
         attempts: int = 0,
     ) -> None:
         self._outcome: CallOutcome = OPEN
-        self._call = call
+        self.call: Call = call
         self._tool = tool
-        self._state = state
+        self.state: AgentState = state
         self._runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._attempts = attempts  # those that were made elsewhere count
@@ -234,25 +239,15 @@ class ToolInvocation:
     @property
     def outcome(self) -> CallOutcome:
         """The outcome so far, also when `run` raises or is cancelled."""
-        so_far, may_have_run = self._outcome, self._may_have_run()
+        so_far, may_have_run = self._outcome, (self._is_resumed or self._begun > 0) and not self._is_pure
         if so_far.may_have_run is not may_have_run:
             so_far = evolve(so_far, may_have_run=may_have_run)
-        return self._call.with_facts(so_far) if self._call.layers else so_far
+        return self.call.with_facts(so_far) if self.call.layers else so_far
 
     @property
     def raised(self) -> BaseException | None:
         """What the tool raised in the last attempt; None if it has not raised, or not yet."""
         return self._outcome.exception
-
-    @property
-    def call(self) -> Call:
-        """The call."""
-        return self._call
-
-    @property
-    def state(self) -> AgentState:
-        """The state that the tool accesses."""
-        return self._state
 
     def resume(self) -> None:
         """Take into account that the tool may have run before an interruption, whether or not it begins now."""
@@ -266,11 +261,11 @@ class ToolInvocation:
             Exception: a layer failed.
             asyncio.CancelledError: the task was cancelled.
         """
-        call, runtime = self._call, self._runtime
+        call, runtime = self.call, self._runtime
         started_at = runtime.scope.clock.now()
         self._outcome = CallOutcome(started_at=started_at)
         # Emitted outside of the layers around it: a call starts once, however often they repeat its tool.
-        await emit_at_step(runtime.events, ToolCallStarted, self._state, call.step_number, call.key, call.call)
+        await emit_at_step(runtime.events, ToolCallStarted, self.state, call.step_number, call.key, call.call)
         report_slow = self.report_slow
         runtime.slow_calls.add(report_slow)
         try:
@@ -289,25 +284,20 @@ class ToolInvocation:
 
     def enter(self) -> EnteredOperation:
         """Return what makes the call the current operation of the code inside."""
-        call, kind = self._call, OperationKind.TOOL_CALL
-        return enter_operation(self._runtime.events, kind, self._state, call.step_number, key=call.key, call=call.call)
+        call, kind = self.call, OperationKind.TOOL_CALL
+        return enter_operation(self._runtime.events, kind, self.state, call.step_number, key=call.key, call=call.call)
 
     async def _run_attempts(self, started_at: datetime) -> ToolExecution:
         attempt = self._attempt
-        for layer in reversed(self._call.layers):
+        for layer in reversed(self.call.layers):
             if "around" in layer.hooks:
                 attempt = partial(layer.around, started_at, attempt)
         return await attempt()
 
-    def _may_have_run(self) -> bool:
-        return (self._is_resumed or self._begun > 0) and not self._is_pure
-
     def report_slow(self) -> None:
         """Report that the call takes long."""
-        call, seconds = self._call, self._runtime.scope.bounds.slow_tool_seconds
-        emit_soon(
-            self._runtime.events, ToolCallSlow, self._state, call.step_number, call.key, call.call, float(seconds)
-        )
+        call, seconds = self.call, self._runtime.scope.bounds.slow_tool_seconds
+        emit_soon(self._runtime.events, ToolCallSlow, self.state, call.step_number, call.key, call.call, float(seconds))
 
     def close(self) -> None:
         """Report nothing more: the call is settled, even if its tool is still running."""
@@ -315,18 +305,18 @@ class ToolInvocation:
 
     def bind_tool(self) -> Tool:
         """Return the tool with the state, the call and the context that it accepts."""
-        tool = self._tool.bind(self._state, self._call.call, self.create_context)
-        for layer in self._call.layers:
+        tool = self._tool.bind(self.state, self.call.call, self.create_context)
+        for layer in self.call.layers:
             if "bind" in layer.hooks:
                 tool = layer.bind(tool)
         return tool
 
     def create_context(self) -> ToolContext:
         """Return the context of the call, for tools that accept one."""
-        call, scope = self._call, self._runtime.scope
+        call, scope = self.call, self._runtime.scope
         return ToolContext(
-            execution_id=self._state.execution_id,
-            agent_id=self._state.agent_id,
+            execution_id=self.state.execution_id,
+            agent_id=self.state.agent_id,
             idempotency_key=call.key,
             dependencies=scope.dependencies,
             attempt=self._attempts,
@@ -347,7 +337,7 @@ class ToolInvocation:
         self._attempts += 1
         self._open_attempt = self._attempts
         attempt = self._run_attempt
-        for layer in reversed(self._call.layers):
+        for layer in reversed(self.call.layers):
             if "attempt" in layer.hooks:
                 attempt = partial(layer.attempt, attempt)
         try:
@@ -356,7 +346,7 @@ class ToolInvocation:
             self._open_attempt = None
 
     async def _run_attempt(self) -> ToolExecution:
-        call, clock = self._call, self._runtime.scope.clock
+        call, clock = self.call, self._runtime.scope.clock
         self._check_open()
         # A new attempt voids the suspension of an earlier one; a stop that an earlier one requested still counts.
         before = self._outcome
@@ -390,7 +380,7 @@ class ToolInvocation:
     def _check_open(self) -> None:
         """Raise if the call is settled: a layer may have left `proceed()` behind in a task."""
         if self._is_closed:
-            raise ContractViolation(f"proceed() of the call {self._call.key} was awaited after the call was settled")
+            raise ContractViolation(f"proceed() of the call {self.call.key} was awaited after the call was settled")
 
     def _fail(self, error: BaseException) -> ToolStatus:
         """Report what the tool raised to the logger, keep it for this process, and return the status of the call.
@@ -399,28 +389,23 @@ class ToolInvocation:
             BaseException: the error, if a layer says that it is no outcome of the call.
         """
         error = _raised_by_tool(error)
-        if any("disowns" in layer.hooks and layer.disowns(error) for layer in self._call.layers):
+        if any("disowns" in layer.hooks and layer.disowns(error) for layer in self.call.layers):
             raise error
         self._outcome = evolve(self._outcome, exception=error)
         if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
             return ToolStatus.REJECTED
-        log_failure(self._call, self._state.execution_id, error)
+        log_failure(self.call, self.state.execution_id, error)
         return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
 
     def _ended(self, ended: CallSuspended | EndedByLayer) -> CallOutcome:
         if isinstance(ended, CallSuspended):
-            return evolve(self._outcome, pending=self._pending_call(ended))
+            return evolve(self._outcome, pending=_pending_call(self.call, ended))
         # The reason of a stop is in the state already; a failure interrupts the batch of this call, too.
         return evolve(self._outcome, failure=ended.failure)
 
-    def _pending_call(self, suspended: CallSuspended) -> PendingCall:
-        waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
-        pending = self._call.suspended(suspended.reason, waits_for=waits_for, begun=True)
-        return evolve(pending, inner=suspended.inner, progress=suspended.progress, settled=suspended.settled)
-
     async def _use(self) -> Any:
         use = self.use_tool
-        for layer in reversed(self._call.layers):
+        for layer in reversed(self.call.layers):
             if "use" in layer.hooks:
                 use = partial(layer.use, use)
         return await use()
@@ -461,9 +446,9 @@ class ToolInvocation:
 
     def _arguments(self) -> Mapping[str, Any]:
         """Return arguments that no other attempt has used, because a tool may change what it gets."""
-        if self._attempts == 1 and self._call.arguments is not None:
-            return self._call.arguments
-        return self._tool.prepare(self._call.call, self._runtime.scope.bounds)
+        if self._attempts == 1 and self.call.arguments is not None:
+            return self.call.arguments
+        return self._tool.prepare(self.call.call, self._runtime.scope.bounds)
 
     async def _use_in_thread(self, tool: CanUseThread, arguments: Mapping[str, Any]) -> Any:
         call = partial(_call_tool, partial(tool.use_in_thread, **arguments))
@@ -497,7 +482,7 @@ class ToolInvocation:
             return task.result()
         if (cancelled := await self._cancel(task)) is not None:
             raise cancelled
-        raise ToolTimeout(f"the tool {self._call.call.name!r} did not end within {seconds:g} seconds")
+        raise ToolTimeout(f"the tool {self.call.call.name!r} did not end within {seconds:g} seconds")
 
     async def _cancel(self, task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
         """Cancel the task of the tool and wait for its end; return a cancellation of the call that came meanwhile."""
@@ -522,18 +507,18 @@ class ToolInvocation:
         try:
             await self.report_abandoned()
         except Exception as error:
-            _logger.exception("a listener failed when the call %s was abandoned", self._call.key)
+            _logger.exception("a listener failed when the call %s was abandoned", self.call.key)
             self._outcome = evolve(self._outcome, failure=self._outcome.failure or error)
         finally:
             self._is_announcing = False
 
     def report_abandoned(self) -> Awaitable[None]:
         """Report that the tool continues although its call is about to be settled; await the result."""
-        return report_abandoned(self._call, self._state, self._runtime.events)
+        return report_abandoned(self.call, self.state, self._runtime.events)
 
     def report_late(self, error: BaseException | None) -> None:
         """Report that an abandoned tool has ended."""
-        report_late(self._call, self._state, self._runtime.events, error)
+        report_late(self.call, self.state, self._runtime.events, error)
 
     def _report(self, attempt: int, update: object) -> None:
         """Emit progress of an attempt. Tools call it in the event loop or in a thread."""
@@ -546,12 +531,12 @@ class ToolInvocation:
 
     def emit_progress(self, attempt: int, update: object) -> None:
         """Emit progress of an attempt, until it has ended."""
-        call = self._call
+        call = self.call
         if not self._has_closed(attempt):
             emit_soon(
                 self._runtime.events,
                 ToolCallProgressed,
-                self._state,
+                self.state,
                 call.step_number,
                 call.key,
                 call.call.name,
@@ -573,6 +558,12 @@ class _Escaping(Exception):  # internal to this module; becomes an outcome
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error: BaseException = error
+
+
+def _pending_call(call: Call, suspended: CallSuspended) -> PendingCall:
+    waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
+    pending = call.suspended(suspended.reason, waits_for=waits_for, begun=True)
+    return evolve(pending, inner=suspended.inner, progress=suspended.progress, settled=suspended.settled)
 
 
 def _raised_by_tool(error: BaseException) -> BaseException:
