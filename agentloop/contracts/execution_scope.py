@@ -90,7 +90,8 @@ class Resources:
 class StepLedger:
     """What has happened in the current step, noted where it happens, so that no later failure can lose it.
 
-    The loop compares the result of a driver with it, and builds the step from it if the driver has lost what it did.
+    A run owns it. Drivers of the package write what they do into it, and build the step from it. The loop compares the result of a
+    driver with it, and builds the step from it if the driver has lost what it did.
 
     Attributes:
         calls: the calls that were handed to the executor, by key, in order.
@@ -138,6 +139,17 @@ class StepLedger:
         self.inferences: int = 0
         self.other_inferences: int = 0
         self.response: InferenceResponse | None = None
+
+    def begin_step(self) -> StepLedger:
+        """Return the ledger of a step that a driver begins: this one in a run, which has cleared it, else a new one.
+
+        A driver that a run asks once may begin more than once, such as inside of a wrapper that repeats it. All of that is one step.
+
+        Raises:
+            asyncio.CancelledError: the watched task was cancelled.
+        """
+        self.check_cancelled()
+        return self if self._task is not None else StepLedger()
 
     def add_usage(self, usage: Usage) -> None:
         """Note the tokens of an inference."""

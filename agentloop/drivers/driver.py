@@ -36,7 +36,7 @@ from agentloop.values.interruptions import BatchInterrupted, StepInterrupted, ca
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
-from agentloop.values.steps import NO_USAGE, AgentStep, SuspendedTurn
+from agentloop.values.steps import AgentStep, SuspendedTurn
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import ErrorInfo, ToolCall
 from agentloop.values.value import Value
@@ -69,14 +69,12 @@ class StepDraft(ShownByField):
         parts: the decision of the model, in order; None before it has decided.
         calls: the calls among the parts, with their keys.
         outcome: the outcome of the calls; None before they are settled.
-        usage: the tokens of all inferences so far.
-        inferences: the number of requests that were sent so far, with failed ones.
-        response: the latest response.
         exchanges: the requests that were answered so far, each with its response.
         errors: the errors so far.
         eager_calls: the calls of the latest answer that start while it is written; None if none may.
         discarded_calls: the calls of the step that ran early and whose outcomes were not used.
-        ledger: the ledger of the step in the execution's scope.
+        ledger: counts requests and tokens, and keeps the latest response; in a run, that is the ledger of the execution's scope, so
+            that nothing of it is lost with the driver.
     """
 
     state: AgentState
@@ -86,15 +84,31 @@ class StepDraft(ShownByField):
     parts: tuple[ResponsePart, ...] | None = None
     calls: ToolCalls | None = None
     outcome: ToolExecutions | None = None
-    usage: Usage = NO_USAGE
-    inferences: int = 0
-    other_inferences: int = 0
-    response: InferenceResponse | None = None
     exchanges: list[InferenceExchange] = field(factory=list)
     errors: tuple[ErrorInfo, ...] = ()
     eager_calls: EagerCalls | None = None
     discarded_calls: tuple[ToolCall, ...] = ()
     ledger: StepLedger = field(factory=StepLedger)
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all inferences so far."""
+        return self.ledger.usage
+
+    @property
+    def inferences(self) -> int:
+        """The number of requests that were sent so far, with failed ones."""
+        return self.ledger.inferences
+
+    @property
+    def other_inferences(self) -> int:
+        """How many of these were sent to models other than the driver's own."""
+        return self.ledger.other_inferences
+
+    @property
+    def response(self) -> InferenceResponse | None:
+        """The latest response; None before."""
+        return self.ledger.response
 
     def add_response(self, response: InferenceResponse, usage: Usage | None = None) -> None:
         """Add the tokens of a response, whether or not it can be used, and keep it as the latest one.
@@ -103,17 +117,8 @@ class StepDraft(ShownByField):
             response: the response.
             usage: the tokens in place of those that the response reports, such as those of several attempts.
         """
-        self.response = self.ledger.response = response
-        self.add_usage(response.usage if usage is None else usage)
-
-    def add_usage(self, usage: Usage) -> None:
-        """Add the tokens of an inference that gave no response.
-
-        Args:
-            usage: the tokens.
-        """
-        self.ledger.add_usage(usage)
-        self.usage = usage if self.usage is NO_USAGE else self.usage + usage
+        self.ledger.response = response
+        self.ledger.add_usage(response.usage if usage is None else usage)
 
     def add_requests(self, count: int, *, is_other: bool = False) -> None:
         """Count requests that were sent to a model, whether or not it answers.
@@ -123,10 +128,8 @@ class StepDraft(ShownByField):
             is_other: whether the model is another one than the driver's own.
         """
         self.ledger.inferences += count
-        self.inferences += count
         if is_other:
             self.ledger.other_inferences += count
-            self.other_inferences += count
 
     def replace_eager_calls(self, calls: EagerCalls | None, events: CanHandleEvents) -> None:
         """Start the calls of another answer, or none, and report those of the former answer that were not used."""
@@ -153,7 +156,7 @@ class StepDraft(ShownByField):
             turn = SuspendedTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
         else:
             state, message = outcome.state, Message.of_response(self.parts, outcome.executions)
-        response = self.response
+        ledger, response = self.ledger, self.ledger.response
         step = AgentStep(
             id=self.id,
             number=self.number,
@@ -162,9 +165,9 @@ class StepDraft(ShownByField):
             response_id=response.id if response is not None else "",
             model=response.model if response is not None else "",
             finish_reason=response.finish_reason if response is not None else None,
-            usage=self.usage,
-            inferences=self.inferences,
-            other_inferences=self.other_inferences,
+            usage=ledger.usage,
+            inferences=ledger.inferences,
+            other_inferences=ledger.other_inferences,
             errors=self.errors,
             discarded_calls=self.discarded_calls,
             started_at=self.started_at,
@@ -190,7 +193,7 @@ class EpochAnnouncer(ShownByField):
         if not isinstance(compiler, CanMarkEpoch):
             return
         epoch = compiler.epoch(state)
-        if epoch == self._latest:
+        if epoch is self._latest or epoch == self._latest:
             return
         self._latest = epoch
         for watcher in watchers:
@@ -271,12 +274,12 @@ class Driver(
             StepInterrupted: an error of the inference, of the executor or of an interceptor, with the state so far.
             asyncio.CancelledError: the task was cancelled; raised from a `StepInterrupted`.
         """
-        self.scope.ledger.check_cancelled()  # a subclass may have swallowed the cancellation and call this again
+        ledger = self.scope.ledger.begin_step()  # a subclass may have swallowed a cancellation and call this again
         last = state.last_step
         if last is not None and last.open_turn is not None:
             return await self._settle_pending(state, last.open_turn)
-        number, ledger = state.step_count + 1, self.scope.ledger
-        draft = StepDraft(state, self.scope.ids.new_id("step"), number, self.scope.clock.now(), ledger=ledger)
+        number, ids, clock = state.step_count + 1, self.scope.ids, self.scope.clock
+        draft = StepDraft(state, ids.new_id("step"), number, clock.now(), ledger=ledger)
         try:
             messages = self.compile(draft.state)
             # Announced before the model is called, so that the event precedes the first request of the epoch.

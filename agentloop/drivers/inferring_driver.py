@@ -182,7 +182,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
         """Execute the calls of a step; those that their request does not allow, or that were cut off, are rejected."""
         if draft.exchanges:
             calls = reject_calls(calls, draft.exchanges, self.tools.specs)
-            calls = reject_repeated_effects(calls, draft.state.messages, self.tools, self.scope.bounds)
+            calls = reject_repeated_effects(calls, draft.state.context.messages, self.tools, self.scope.bounds)
         return await super().execute(calls, draft)
 
     def conclude(self, draft: StepDraft, response: InferenceResponse) -> None:
@@ -231,8 +231,9 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
         for watcher in self.interceptor.watchers:
             watcher.begin_request(bare, request, draft.state)
         await self._announce_modes(bare, draft.state)
-        model, starts_calls = self.wrap_models(bare, draft.state), self._starts_calls(bare, draft.state)
-        starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
+        name, model, starter = name_of(bare), self.wrap_models(bare, draft.state), None
+        if self.streaming and self._starts_calls(bare, draft.state) and isinstance(self.executor, CanStartCallsEagerly):
+            starter = self.executor
         call = InferenceCall(
             draft,
             model,
@@ -240,7 +241,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
             self.events,
             self.streaming,
             starter,
-            name_of(bare),
+            name,
             is_other=bare is not self.inference,
             bounds=self.scope.bounds,
         )
@@ -280,8 +281,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
             for model in inference.models:
                 await self._announce_modes(model, state)
             return
-        name = name_of(inference) if self.chooses_modes else ""
-        if name and name not in self._announced_models:
+        name = name_of(inference)
+        if name and name not in self._announced_models and self.chooses_modes:
             self._announced_models.add(name)
             # The reason is looked up only if it is observed.
             if self.events.due(event_classes.ModeChosen):
@@ -395,7 +396,7 @@ class InferenceCall(ShownByField):
                 response = after.response
             for delta in self._held_deltas_of(response) if self._held else ():
                 await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
-            draft.response = response
+            draft.ledger.response = response
             draft.exchanges.append(InferenceExchange(request, response, self.is_other))
         except BaseException as error:
             # Also for a cancellation: each inference that was started has one event that ends it.
@@ -445,7 +446,7 @@ class InferenceCall(ShownByField):
         """
         state = self.draft.state
         await emit(self.events, event_classes.InferenceRequestStarted, state, request, self.name, self.streaming)
-        with enter_operation(self.events, OperationKind.INFERENCE, state):
+        with enter_operation(self.events, OperationKind.INFERENCE, state, self.draft.number):
             return await self._send_started(request)
 
     async def _send_started(self, request: InferenceRequest) -> InferenceResponse:

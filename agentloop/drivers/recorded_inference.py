@@ -120,7 +120,7 @@ class InferenceRecording(ShownByField):
         draft, response = self.draft, recorded.response
         draft.add_requests(recorded.requests, is_other=self.is_other)
         if response is None:
-            draft.add_usage(recorded.usage)
+            draft.ledger.add_usage(recorded.usage)
             raise rebuild_error(recorded.error)
         draft.add_response(response, recorded.usage)
         await emit(self.events, event_classes.InferenceReused, draft.state, response)

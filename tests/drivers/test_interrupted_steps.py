@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
-from attrs import frozen
+from attrs import field, frozen
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tools import Tools
-from agentloop.drivers import StepDraft
+from agentloop.drivers import ForwardingDriver, StepDraft
 from agentloop.errors import StepInterrupted
 from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
 from agentloop.tools import tool
-from agentloop.values import ExecutionStatus, ToolCalls, ToolExecutions, ToolStatus, interrupted_state
+from agentloop.values import (
+    ExecutionStatus,
+    InferenceResponse,
+    Message,
+    ResponsePart,
+    Text,
+    ToolCalls,
+    ToolExecutions,
+    ToolStatus,
+    Usage,
+    interrupted_state,
+)
 
 
 @frozen(kw_only=True)
@@ -132,3 +144,48 @@ async def test_a_driver_raises_one_error_with_the_state_and_the_cause() -> None:
     assert raised.value.__cause__ is raised.value.cause
     (execution,) = raised.value.state.steps[0].executions
     assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
+
+
+@frozen
+class RepeatingDriver(ForwardingDriver):
+    """Lets its driver begin the step again after an error."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await super().use_tools(state)
+        except StepInterrupted:
+            return await super().use_tools(state)
+
+
+@frozen(kw_only=True)
+class FailingOnceDriver(ToolCallingDriver):
+    """Fails after its first answer."""
+
+    answers: list[str] = field(factory=list)
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        parts = await super().decide(draft, messages)
+        self.answers.append("".join(part.text for part in parts if isinstance(part, Text)))
+        if len(self.answers) == 1:
+            raise RuntimeError("the first answer cannot be used")
+        return parts
+
+
+async def test_a_step_that_a_wrapper_repeats_has_the_tokens_of_all_attempts() -> None:
+    """What a step has cost is in one place: a driver that begins it again goes on counting, and breaks no contract."""
+    first = InferenceResponse((Text("one"),), usage=Usage(input_tokens=10, output_tokens=3))
+    second = InferenceResponse((Text("two"),), usage=Usage(input_tokens=20, output_tokens=5))
+    driver = FailingOnceDriver(ScriptedInference(first, second))
+    state = await AgentLoop(RepeatingDriver(driver)).execute("go")
+    assert state.status is ExecutionStatus.COMPLETED
+    (step,) = state.steps
+    assert (driver.answers, state.final_text) == (["one", "two"], "two")
+    assert (step.usage.input_tokens, step.usage.output_tokens, step.inferences) == (30, 8, 2)
+
+
+async def test_steps_of_a_driver_outside_of_a_loop_have_their_own_tokens_each() -> None:
+    """Nobody clears the ledger of a driver that no loop has bound, so each step has one of its own."""
+    response = InferenceResponse((Text("one"),), usage=Usage(input_tokens=10, output_tokens=3))
+    driver = ToolCallingDriver(ScriptedInference(response, response))
+    state = await driver.use_tools(await driver.use_tools(started_state("agent", "run")))
+    assert [(step.usage.input_tokens, step.inferences) for step in state.steps] == [(10, 1), (10, 1)]

@@ -90,7 +90,7 @@ class CountsNoRequests(ToolCallingDriver):
     """Breaks law 5: the tokens of a request are counted, and the request is not."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
-        draft.inferences = 0
+        draft.ledger.inferences = 0
         return super().finish(draft, outcome)
 
 
@@ -99,7 +99,7 @@ class CountsUnknownAsZero(ToolCallingDriver):
     """Breaks law 6: unknown token counts become zero."""
 
     def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
-        draft.usage = evolve(draft.usage, input_tokens=draft.usage.input_tokens or 0, output_tokens=0)
+        draft.ledger.usage = evolve(draft.usage, input_tokens=draft.usage.input_tokens or 0, output_tokens=0)
         return super().finish(draft, outcome)
 
 
