@@ -7,57 +7,140 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import attrs
 import pytest
 
 import agentloop
-from agentloop.executors.batch import Batch
-from agentloop.executors.call import Call
 
 ROOT = Path(agentloop.__file__).parent
-KERNEL = ("batch.py", "invocation.py", "toolbox.py")
-FEATURES = re.compile(r"\b(logs?|journals?|claims?|claimed|programs?|pins?|pinned|early|eager)\b")
+ROOMS = (
+    "errors",
+    "values",
+    "contracts",
+    "events",
+    "tools",
+    "interception",
+    "compilers",
+    "executors",
+    "drivers",
+    "loop",
+)
+RECORDS = r"logs?|journals?|claims?|claimed"
+LAYERS = RECORDS + r"|programs?|pins?|pinned|early|eager"
 """Words for what a layer does about calls; the kernel that it is laid around does not know it."""
+KERNEL = {
+    "executors/batch.py": LAYERS,
+    "executors/invocation.py": LAYERS,
+    "executors/toolbox.py": LAYERS,
+    "loop/run.py": RECORDS,
+}
 
 MAX_METHODS = 30
 MAX_FIELDS = 22
+LARGER = {"loop/agent_loop.py:AgentLoop": (22, 67), "values/state.py:AgentState": (9, 49)}
+"""The fields and methods of classes above the limit, most of them public methods; these numbers may only get smaller."""
+LARGER_FEATURES = {"executors/journaled_call.py:JournaledCall": (10, 35)}
+"""The same for classes of features, which the kernel does not know."""
+
+FEATURES = {
+    "executors/journaled_call.py",
+    "executors/fencing.py",
+    "executors/approval.py",
+    "executors/definition_pins.py",
+    "executors/program_calls.py",
+    "executors/inner_calls.py",
+    "executors/intercepted_call.py",
+    "executors/early_start.py",
+    "executors/eager.py",
+    "drivers/eager_start.py",
+    "drivers/recorded_inference.py",
+    "contracts/run_log.py",
+    "loop/handoff.py",
+    "loop/inbox.py",
+    "loop/in_charge.py",
+}
+
 MAX_FILES = 50
-MAX_HOPS = 250
-MAX_HOPS_OUTSIDE_OF_VALUES = 160
-MAX_HOPS_WITH_A_JOURNAL = 460  # 430 are wanted: this number may only get smaller
+MAX_HOPS = 225
+MAX_HOPS_OUTSIDE_OF_VALUES = 145
+MAX_HOPS_WITH_A_JOURNAL = 430
 
 
-def words_of(name: str) -> set[str]:
+def words_of(name: str, features: str) -> set[str]:
     """Return the words of a module's names, comments and texts, with those that an underscore joins taken apart."""
-    text = (ROOT / "executors" / name).read_text()
+    text = (ROOT / name).read_text()
     text = re.sub(r"\blog_failure\b|\b_log_fields\b", "", text)  # what hands the error of a tool to the logger
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ").lower()
-    return set(FEATURES.findall(apart))
+    return set(re.findall(rf"\b(?:{features})\b", apart))
 
 
 @pytest.mark.parametrize("name", KERNEL)
 def test_the_kernel_names_no_feature(name: str) -> None:
-    """The files that run calls name no log, claim, program, pin or early start; the word for the program's logger is another one."""
-    assert words_of(name) == set()
+    """The files that run calls and steps name none of the features around them; the word for the program's logger is another one."""
+    assert words_of(name, KERNEL[name]) == set()
 
 
-def test_a_batch_has_few_methods() -> None:
-    """Order, groups and settling need no more than 30 methods."""
-    tree = ast.parse((ROOT / "executors" / "batch.py").read_text())
-    (batch,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == Batch.__name__]
-    methods = [node.name for node in batch.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert len(methods) <= MAX_METHODS, methods
+def fields_of(node: ast.ClassDef) -> set[str]:
+    """Return the names of the fields that a class declares, or assigns in its `__init__`."""
+    declared = {
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign)
+        and isinstance(each.target, ast.Name)
+        and "ClassVar" not in ast.unparse(each.annotation)
+    }
+    creates = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    return declared | {
+        each.attr
+        for method in creates
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
 
 
-def test_a_call_has_few_fields() -> None:
-    """All that a batch knows of a call is in one class with at most 22 fields."""
-    fields = [field.name for field in attrs.fields(Call)]
-    assert len(fields) <= MAX_FIELDS, fields
+def classes() -> Iterator[tuple[str, int, int]]:
+    """Yield the classes of the kernel's rooms, each with the numbers of its fields and methods."""
+    for path in [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+                yield f"{path.relative_to(ROOT).as_posix()}:{node.name}", len(fields_of(node)), len(methods)
 
 
+def test_classes_of_the_kernel_are_small() -> None:
+    """A class has at most 22 fields and 30 methods; those that have more are listed with their numbers, which only get smaller."""
+    large = {name: (fields, methods) for name, fields, methods in classes() if exceeds(fields, methods)}
+    known = LARGER | LARGER_FEATURES
+    assert not [name for name in large if name not in known], large
+    grown = [name for name, (fields, methods) in large.items() if fields > known[name][0] or methods > known[name][1]]
+    assert not grown, large
+    assert large.keys() == known.keys(), "a class is small by now: take it off the list"
+
+
+def exceeds(fields: int, methods: int) -> bool:
+    """Return whether a class has more than it may have."""
+    return fields > MAX_FIELDS or methods > MAX_METHODS
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["executors/batch.py:Batch", "executors/call.py:Call", "executors/invocation.py:ToolInvocation", "loop/run.py:Run"],
+)
+def test_the_classes_on_the_way_of_a_call_are_counted(name: str) -> None:
+    """Fields and methods of batch, call, invocation and run are found, and are few."""
+    ((fields, methods),) = [(fields, methods) for each, fields, methods in classes() if each == name]
+    assert fields > 0 < methods
+    assert not exceeds(fields, methods)
+
+
+@cache
 def files_on_the_way(*arguments: str) -> list[str]:
     """Return the files that a run enters between the answer with a call and the next request, in order."""
     command = [sys.executable, "-m", "tests.way_of_a_call", *arguments]
@@ -83,16 +166,14 @@ def test_a_recorded_call_takes_no_longer_way_than_before(tmp_path: Path) -> None
 
 
 def test_a_call_without_features_runs_no_line_of_one() -> None:
-    """Without journal, interceptors, decisions, programs and early starts, the way of a call leads through none of their files."""
-    features = (
-        "journaled_call",
-        "fencing",
-        "approval",
-        "definition_pins",
-        "program_calls",
-        "intercepted_call",
-        "early_start",
-    )
-    files = files_on_the_way()
-    assert not {f"executors/{name}.py" for name in features} & set(files)
+    """A turn without journal, interceptors, decisions, programs, early starts, handoffs and messages enters none of their files."""
+    files = set(files_on_the_way())
+    assert not FEATURES & files
     assert not [file for file in files if file.startswith("durable/")]
+
+
+def test_the_files_of_features_are_there(tmp_path: Path) -> None:
+    """The list of features has the names of files, and a journal brings its own onto the way: otherwise it would show nothing."""
+    assert all((ROOT / file).is_file() for file in FEATURES)
+    files = set(files_on_the_way(str(tmp_path / "journal.db")))
+    assert {"executors/journaled_call.py", "executors/fencing.py", "drivers/recorded_inference.py"} <= files
