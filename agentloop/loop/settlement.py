@@ -11,15 +11,16 @@ from attrs import evolve
 from agentloop import events as event_classes
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
+from agentloop.drivers.driver import StepDraft
 from agentloop.errors import ContractViolation, InvalidOutput
 from agentloop.events.bus import emit_at_step
-from agentloop.values.batches import ToolExecutions, apply_outcomes, close_open_turn
+from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, close_open_turn
 from agentloop.values.inference import Usage
 from agentloop.values.interruptions import StepInterrupted, cause_of
 from agentloop.values.messages import Message
 from agentloop.values.records import RecordedCall
 from agentloop.values.state import AgentState, find_dropped_messages
-from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionStatus, SuspendedTurn
+from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.time_and_ids import IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolExchange, ToolExecution, ToolStatus
@@ -144,23 +145,14 @@ def rescue_state(error: BaseException, before: AgentState, ledger: StepLedger, s
     is_failure = isinstance(cause_of(error), Exception) and not isinstance(cause_of(error), AgentStop)
     if not executions and not pending and ledger.usage == NO_USAGE and not (is_failure and ledger.inferences):
         return base
-    response = ledger.response
-    return base.with_step(
-        AgentStep(
-            id=scope.ids.new_id("step"),
-            number=base.step_count + 1,
-            message=_message_of(executions) if not pending else None,
-            open_turn=_turn_of(ledger) if pending else None,
-            response_id=response.id if response is not None else "",
-            model=response.model if response is not None else "",
-            finish_reason=response.finish_reason if response is not None else None,
-            usage=ledger.usage,
-            inferences=max(ledger.inferences, ledger.usage.requests),
-            other_inferences=ledger.other_inferences,
-            started_at=now,
-            ended_at=now,
-        )
-    )
+    # The step is completed as a driver would have done it, with the calls that have an outcome, in call order.
+    settled = {key: call for key, call in ledger.calls.items() if key in ledger.executions or key in ledger.pending}
+    executions = tuple([ledger.executions[key] for key in settled if key in ledger.executions])
+    ledger.inferences = max(ledger.inferences, ledger.usage.requests)
+    draft = StepDraft(base, scope.ids.new_id("step"), base.step_count + 1, now, ledger=ledger)
+    if settled:
+        draft.parts, draft.calls = tuple(settled.values()), ToolCalls(settled.values(), settled)
+    return draft.complete(ToolExecutions(executions, pending, base), now)
 
 
 def _is_unusable(before: AgentState, carried: AgentState, ledger: StepLedger) -> bool:
@@ -173,13 +165,6 @@ def _is_unusable(before: AgentState, carried: AgentState, ledger: StepLedger) ->
 def _message_of(executions: Iterable[ToolExecution]) -> Message | None:
     exchanges = [ToolExchange(execution.call, execution) for execution in executions]
     return Message.assistant(*exchanges) if exchanges else None
-
-
-def _turn_of(ledger: StepLedger) -> SuspendedTurn:
-    calls = {key: call for key, call in ledger.calls.items() if key in ledger.executions or key in ledger.pending}
-    return SuspendedTurn.of(
-        tuple(calls.values()), tuple(calls), tuple(ledger.executions.values()), tuple(ledger.pending.values())
-    )
 
 
 def with_error(
