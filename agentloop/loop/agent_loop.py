@@ -708,15 +708,9 @@ class AgentLoop(Summarized, Generic[Output_co]):
         )
         if self._checked_names and self._checked_names[0]:
             noted_references(scope.shared_resources).update(self._checked_names[0])
+        records = recording_of(log)
         return Run.of(
-            self,
-            state,
-            scope,
-            events=self.events,
-            inboxes=self._inboxes,
-            resumed=resumed,
-            at_start=at_start,
-            recording=recording_of(log),
+            self, state, scope, self.events, self._inboxes, resumed=resumed, at_start=at_start, recording=records
         )
 
     def _check_names(self) -> None:

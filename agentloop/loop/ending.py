@@ -14,8 +14,8 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ForeignCancellation
 from agentloop.events.execution import ExecutionClaimLost
 from agentloop.loop.inbox import Inboxes
-from agentloop.loop.progress import Progress
-from agentloop.loop.recording import RecordingError, Unrecorded, find_loss
+from agentloop.loop.progress import StepProgress
+from agentloop.loop.recording import RecordingError, Records, find_loss
 from agentloop.loop.settlement import emit_end, status_of, with_error
 from agentloop.values.event import Event, EventHead
 from agentloop.values.messages import Message
@@ -58,9 +58,9 @@ class Endable(Protocol):
     events: CanHandleEvents
     scope: ExecutionScope
     inboxes: Inboxes
-    recording: Unrecorded
+    recording: Records
     step_number: int
-    progress: Progress
+    progress: StepProgress
     is_open: bool
     is_interrupted: bool
 

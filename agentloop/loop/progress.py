@@ -6,7 +6,7 @@ from attrs import define
 
 
 @define(eq=False)
-class Progress:
+class StepProgress:
     """How far the current step has come. A run begins a new one with each step that it prepares.
 
     What happens to a step is noted here before it is reported, since a listener may fail or be cancelled meanwhile: whatever

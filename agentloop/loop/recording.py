@@ -171,7 +171,7 @@ class ClaimWatch:
         task.cancel(f"the claim is lost: {loss.reason}")
 
 
-class Recording(Unrecorded):
+class Recording:
     """The records of an execution with a journal, or of one that is replayed.
 
     Args:
@@ -272,7 +272,11 @@ class Recording(Unrecorded):
             raise loss
 
 
-def recording_of(log: ExecutionLog | None) -> Unrecorded:
+Records: TypeAlias = Recording | Unrecorded
+"""The records of a run, or the twin that keeps none."""
+
+
+def recording_of(log: ExecutionLog | None) -> Records:
     """Return the records of a run.
 
     Args:

@@ -36,8 +36,8 @@ from agentloop.loop.ending import Ending
 from agentloop.loop.in_charge import LoopInCharge, read_answer
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
-from agentloop.loop.progress import Progress
-from agentloop.loop.recording import RecordingError, Unrecorded
+from agentloop.loop.progress import StepProgress
+from agentloop.loop.recording import RecordingError, Records
 from agentloop.loop.settlement import (
     emit_closed_calls,
     rescue_state,
@@ -92,9 +92,9 @@ class Run:
     inboxes: Inboxes = field(kw_only=True)
     resumed: bool = field(kw_only=True)
     at_start: bool = field(kw_only=True)
-    recording: Unrecorded = field(kw_only=True)
+    recording: Records = field(kw_only=True)
     step_number: int = field(default=0, init=False)
-    progress: Progress = field(factory=Progress, init=False)
+    progress: StepProgress = field(factory=StepProgress, init=False)
     is_open: bool = field(default=False, init=False)
     is_interrupted: bool = field(default=False, init=False)
 
@@ -107,12 +107,12 @@ class Run:
         loop: LoopParts,
         state: AgentState,
         scope: ExecutionScope,
-        *,
         events: CanHandleEvents,
         inboxes: Inboxes,
+        *,
         resumed: bool,
         at_start: bool,
-        recording: Unrecorded,
+        recording: Records,
     ) -> Run:
         """Return a run of the state's execution, with the parts of the loop that the conversation is with.
 
@@ -223,7 +223,7 @@ class Run:
             await self._let_others_run()
             self.scope.ledger.check_cancelled()
             self.state = self.state.with_continuation_cleared()
-            self.progress = Progress()
+            self.progress = StepProgress()
             step_count = self.state.step_count
             await self.pass_point(BeforeStep)
             # A failure at this point adds a step of its own. If on_error recovers from it, the point is passed again.
