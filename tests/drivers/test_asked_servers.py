@@ -91,7 +91,7 @@ class Server(Loopback):
         if request.target == "/api/chat":
             return {"model": "m", "message": message, "done": True, "done_reason": "stop"}
         tokens = self.tokens(request.json) if callable(self.tokens) else self.tokens
-        usage = {} if tokens is None else {"usage": {"prompt_tokens": tokens, "completion_tokens": 5}}
+        usage: dict[str, Any] = {} if tokens is None else {"usage": {"prompt_tokens": tokens, "completion_tokens": 5}}
         if self.cached is not None:
             usage["usage"]["prompt_tokens_details"] = {"cached_tokens": self.cached}
         return {
@@ -294,7 +294,7 @@ async def test_a_recorded_step_asks_nobody() -> None:
     """Recovery uses the choice that the record holds."""
     journal = MemoryJournal()
     async with server_of({"/props": WITHOUT}, CALL) as server:
-        loop = loop_at(server).with_journal(journal)
+        loop = loop_at(server).replace(journal=journal)
         running = asyncio.create_task(loop.execute("Weather in Paris?", execution_id="e"))
         await server.received(2)
         running.cancel()

@@ -13,6 +13,7 @@ from attrs import evolve
 from agentloop import AgentLoop, AgentState
 from agentloop.contracts import CanJournal
 from agentloop.durable import MemoryJournal, Replay, replay
+from agentloop.loop.recording import Unrecorded
 
 NOT_REPLAYABLE = {
     "test_a_removed_tool_leaves_its_call_in_doubt": "the tool was removed",
@@ -44,7 +45,7 @@ def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJou
         runs.append((loop.journal, state.execution_id, self, dependencies))
         bound = bind(self, state, dependencies, **parts)
         # A loop without a log runs with a journal of the test; handoffs start at the loop itself, as without one.
-        if bound.log is None:
+        if isinstance(bound.recording, Unrecorded):
             recorded = bind(loop, state, dependencies, **parts)
             recorded.in_charge = evolve(recorded.in_charge, root=self)
             return recorded

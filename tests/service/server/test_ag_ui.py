@@ -305,7 +305,10 @@ def messages_of(events: list[Received]) -> list[tuple[str, str, list[str]]]:
 async def test_a_call_belongs_to_the_message_of_its_step(text: str) -> None:
     """A front end has calls beside the text that the model wrote with them, and all calls of a step in one message."""
     calls = [ToolCall(str(number), "add", f'{{"a": {number}, "b": 2}}') for number in (1, 2)]
-    asking = [InferenceResponse((*([Text(text)] if text else []), *calls)), calls[0]]
+    asking: list[InferenceResponse | ToolCall] = [
+        InferenceResponse((*([Text(text)] if text else []), *calls)),
+        calls[0],
+    ]
     gate = RequireApproval("add")
     loop = AgentLoop.for_model(
         ScriptedInference(*asking, "Done."), tools=[add], journal=MemoryJournal(), interceptors=[gate]
