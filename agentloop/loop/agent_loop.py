@@ -43,6 +43,7 @@ from agentloop.loop.parts import (
     ModelOptions,
     ModelSettings,
     RareOptions,
+    defaults_of,
     select_options,
     shows,
 )
@@ -174,7 +175,6 @@ class AgentLoop(Summarized, Generic[Output_co]):
         **options: Unpack[LoopOptions],
     ) -> None: ...
 
-    @shows(LoopOptions)
     def __init__(
         self,
         driver: CanUseTools,
@@ -221,7 +221,6 @@ class AgentLoop(Summarized, Generic[Output_co]):
     ) -> AgentLoop[Any]: ...
 
     @classmethod
-    @shows(ModelOptions, besides=RareOptions)
     def for_model(
         cls, model: str | ModelConfig | CanInfer, *, output_type: Any = None, **parts: Unpack[ModelOptions]
     ) -> AgentLoop[Any]:
@@ -737,6 +736,15 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """The claims of the executions whose calls those of this loop serve."""
         log = self._parent_scope.log if self._parent_scope is not None else None
         return log.settings.claims if log is not None else ()
+
+
+# Here, where the defaults are known.
+shows(LoopOptions, defaults=defaults_of(AgentLoop))(AgentLoop.__init__)
+shows(
+    ModelOptions,
+    besides=RareOptions,
+    defaults={**defaults_of(ToolCallingDriver), **defaults_of(AgentLoop), "tools": ()},
+)(vars(AgentLoop)["for_model"].__func__)
 
 
 async def _run_to_end(bind: Callable[[], Run], log: ExecutionLog | None = None) -> AgentState:

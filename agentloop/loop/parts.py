@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
+from attrs import NOTHING, Factory, fields
+
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -22,6 +24,7 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import OptionsLike
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
 from agentloop.values.secrets import KeyFunction, Secret
@@ -177,24 +180,29 @@ class _LeftOut:
 _LEFT_OUT = _LeftOut()
 
 
-def shows(options: type[Any], *, besides: type[Any] | None = None) -> Callable[[F], F]:
+def shows(
+    options: type[Any], *, besides: type[Any] | None = None, defaults: Mapping[str, Any] = EMPTY_OBJECT
+) -> Callable[[F], F]:
     """Let `help` and editors at run time show the parameters that a function takes as a mapping, which alone has their names and types.
-
-    Their defaults are shown as `...`, as in stubs.
 
     Args:
         options: the `TypedDict` of the function's last parameter.
         besides: a base of it whose parameters stay behind `**`, so that the signature is not longer than its readers.
+        defaults: the defaults by name, of attrs fields; the others are shown as `...`, as in stubs.
     """
     hidden = {} if besides is None else besides.__annotations__
     names = [name for name in options.__annotations__ if name not in hidden]
+    known = {name: value for name, value in defaults.items() if not isinstance(value, Factory) and value is not NOTHING}  # type: ignore[arg-type]  # Factory is a class at run time
 
     def show(function: F) -> F:
         signature = inspect.signature(function)
         *own, rest = signature.parameters.values()
         shown = [
             inspect.Parameter(
-                name, rest.KEYWORD_ONLY, default=_LEFT_OUT, annotation=options.__annotations__[name].__forward_arg__
+                name,
+                rest.KEYWORD_ONLY,
+                default=known.get(name, _LEFT_OUT),
+                annotation=options.__annotations__[name].__forward_arg__,
             )
             for name in names
         ]
@@ -203,6 +211,11 @@ def shows(options: type[Any], *, besides: type[Any] | None = None) -> Callable[[
         return function
 
     return show
+
+
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """Return the defaults of the fields of an attrs class, by name."""
+    return {attribute.name: attribute.default for attribute in fields(kind)}
 
 
 @runtime_checkable

@@ -43,12 +43,12 @@ def test_a_tool_without_sense_is_refused(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"options": {"max_tokens": 0}},
-        {"options": {"max_tokens": -5}},
-        {"options": {"temperature": 9.0}},
-        {"options": {"temperature": -0.1}},
-        {"options": {"top_p": 5.0}},
-        {"options": {"top_p": -1.0}},
+        {"max_tokens": 0},
+        {"max_tokens": -5},
+        {"temperature": 9.0},
+        {"temperature": -0.1},
+        {"top_p": 5.0},
+        {"top_p": -1.0},
     ],
 )
 def test_a_sampling_setting_out_of_its_range_is_refused(settings: dict[str, Any]) -> None:
@@ -57,4 +57,4 @@ def test_a_sampling_setting_out_of_its_range_is_refused(settings: dict[str, Any]
     with pytest.raises(ConfigurationError, match=name):
         InferenceOptions(**settings)
     with pytest.raises(ConfigurationError, match=name):
-        AgentLoop.for_model(ScriptedInference("done"), **settings)
+        AgentLoop.for_model(ScriptedInference("done"), options=settings)
