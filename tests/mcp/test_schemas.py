@@ -97,3 +97,35 @@ async def test_arguments_are_checked_by_what_was_read(server: Path) -> None:
     async with AgentLoop.for_model(model, tools=[ensemble]) as loop:
         state = await loop.execute("Go.")
     assert ["InvalidArguments" in each.text for each in state.steps[0].executions] == [True, True]
+
+
+ZOD = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "enum": ["png", "jpeg"], "default": "png"},
+        "element": {"type": "string"},
+        "all": {"type": "boolean", "default": False},
+    },
+    "required": ["type", "all"],
+    "additionalProperties": False,
+    "$schema": "http://json-schema.org/draft-07/schema#",
+}
+
+
+async def test_a_required_parameter_with_a_default_may_be_left_out(server: Path) -> None:
+    """The server gets the default that it declares, and no null where its schema takes none; a wrong value is rejected."""
+    tools = [{"name": "shoot", "inputSchema": ZOD}]
+    written = ["{}", '{"type": "jpeg", "element": null}', '{"type": null, "all": "true"}', '{"type": "gif"}']
+    calls = [ToolCall(str(number), "shoot", text) for number, text in enumerate(written)]
+    model = ScriptedInference(calls, "done")
+    ensemble = McpEnsemble.stdio(sys.executable, ["-S", str(server), json.dumps(tools)], name="srv")
+    async with AgentLoop.for_model(model, tools=[ensemble]) as loop:
+        state = await loop.execute("Go.")
+    *sent, wrong = state.steps[0].executions
+    assert [json.loads(each.text) for each in sent] == [
+        {"type": "png", "all": False},
+        {"type": "jpeg", "all": False},
+        {"type": "png", "all": True},
+    ]
+    assert "InvalidArguments" in wrong.text
+    assert [*model.requests[0].tools[0].parameters["required"]] == ["type", "all"]  # as the server wrote it

@@ -156,17 +156,24 @@ def _call(call: Mapping[str, Any], missing_arguments: str) -> ToolCall:
 
 def _name_and_arguments(call: Mapping[str, Any], missing: str = "") -> tuple[str, str]:
     """Return the name and the arguments of a call or of a fragment; the arguments of a custom call are any text."""
-    custom = call.get(CUSTOM)
-    if isinstance(custom, dict):
+    custom = _custom(call)
+    if custom is not None:
         return text_of(custom.get("name")), text_of(custom.get("input"))
     # Some services put name and arguments into the call itself.
     function = call.get("function") or call
     return text_of(function.get("name")), arguments_json(function.get("arguments"), missing=missing)
 
 
+def _custom(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the entry of a custom call; None for other calls, beside which some services write an empty one."""
+    custom, function = call.get(CUSTOM), call.get("function")
+    is_other = isinstance(function, dict) and any(function.values())
+    return custom if isinstance(custom, dict) and not is_other else None
+
+
 def _has_object(call: Mapping[str, Any]) -> bool:
     """Whether the arguments of a call are an object, or the text of a custom call: neither shows whether the rest of it is missing."""
-    return isinstance(call.get(CUSTOM), dict) or isinstance((call.get("function") or call).get("arguments"), dict)
+    return _custom(call) is not None or isinstance((call.get("function") or call).get("arguments"), dict)
 
 
 def _without_repetitions(parts: tuple[ResponsePart, ...]) -> tuple[ResponsePart, ...]:
@@ -270,7 +277,7 @@ class _PartialDetail:
 
 def _call_data(call: Mapping[str, Any]) -> Mapping[str, Any]:
     extra = object_of(call.get(EXTRA_CONTENT))
-    if isinstance(call.get(CUSTOM), dict):
+    if _custom(call) is not None:
         return {NAME: {"type": CUSTOM}}
     return {NAME: {EXTRA_CONTENT: extra}} if extra else {}
 

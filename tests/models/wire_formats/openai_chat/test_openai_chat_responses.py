@@ -173,6 +173,14 @@ def test_a_custom_call_has_its_name_and_its_text() -> None:
     assert cut.rejection
 
 
+def test_an_empty_entry_of_the_other_kind_does_not_hide_a_call() -> None:
+    """Some services write both entries of a call and leave one empty."""
+    empty = {"name": "", "input": "", "arguments": ""}
+    plain = {"id": "f", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+    found = decode({"tool_calls": [{**plain, "custom": empty}, {**CUSTOM, "function": empty}]}, "tool_calls").tool_calls
+    assert [(call.name, call.arguments_json) for call in found] == [("add", '{"a":1}'), ("sql", "SELECT 1")]
+
+
 def test_a_deprecated_function_call_is_ignored() -> None:
     """The SDK of the provider does not read `function_call` as a tool call either."""
     response = decode({"content": "so", "function_call": {"name": "add", "arguments": '{"a":1}'}})
