@@ -66,8 +66,9 @@ def plan(
 
 
 def setup_of(model: str, settings: Settings) -> str:
-    """Return a digest of what results must share to be compared: the model, the settings and the tasks."""
-    parts = json.dumps([model, asdict(settings), inspect.getsource(tasks)])
+    """Return a digest of what results must share to be compared: the model, the settings and the tasks, but not how long a run may take."""
+    same = {name: value for name, value in asdict(settings).items() if name != "seconds"}
+    parts = json.dumps([model, same, inspect.getsource(tasks)])
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 
@@ -123,7 +124,7 @@ def run_jobs(
         minutes = (clock() - begin) / number * (len(jobs) - number) / 60
         outcome = "solved" if result.solved else f"not solved ({result.how})"
         show(
-            f"[{number}/{len(jobs)}] {job.api} {job.subject.name}, {job.task.name} {job.wording}, seed {job.seed}: {outcome}, "
+            f"[{number}/{len(jobs)}] {job.api} {job.subject.name}, {job.task.name}, wording {job.wording + 1}, seed {job.seed}: {outcome}, "
             f"{result.requests} requests, {result.seconds:.0f} s; {minutes:.0f} minutes left"
         )
 

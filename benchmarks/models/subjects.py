@@ -28,13 +28,13 @@ class Settings:
         temperature: the sampling temperature.
         max_tokens: the longest answer of the model.
         steps: the limit of steps, turns or requests of one run, as each library counts them.
-        seconds: the time after which a run is given up.
+        seconds: the time after which a run is given up, which is long: the limits of steps and tokens are what ends a run.
     """
 
     temperature: float = 0.3
     max_tokens: int = 256
     steps: int = 6
-    seconds: float = 600.0
+    seconds: float = 1800.0
 
 
 @frozen(kw_only=True)
@@ -184,7 +184,7 @@ async def _pydantic_ai(given: Assignment) -> Ending:
         tools=given.functions,
         instructions=INSTRUCTIONS,
         output_type=given.task.output_type or str,
-        model_settings={**settings, "extra_body": {"seed": given.seed}},
+        model_settings={**settings, "extra_body": {"seed": given.seed}, "timeout": given.settings.seconds},
     )
     try:
         result = await agent.run(given.question, usage_limits=UsageLimits(request_limit=given.settings.steps))
@@ -207,7 +207,7 @@ async def _openai_agents(given: Assignment) -> Ending:
     from openai import AsyncOpenAI
 
     set_tracing_disabled(disabled=True)
-    client = AsyncOpenAI(base_url=f"{given.url}/v1", api_key="none")
+    client = AsyncOpenAI(base_url=f"{given.url}/v1", api_key="none", timeout=given.settings.seconds)
     model = (OpenAIChatCompletionsModel if given.api == "chat" else OpenAIResponsesModel)(given.model, client)
     agent = Agent(
         "assistant",

@@ -184,8 +184,20 @@ SUBJECT = Subject("native", "agentloop", ("chat",), _unused, "1")
 
 def result_of(job: Job) -> Result:
     judged = judge(job.task, Ending("completed", "hello"), [])
-    names = {"code": job.subject.code, "subject": job.subject.name, "api": job.api, "task": job.task.name}
-    return Result(setup="s", **names, wording=job.wording, seed=job.seed, requests=1, tokens=1, seconds=1.0, **judged)
+    by, task = job.subject, job.task
+    return Result(
+        setup="s",
+        code=by.code,
+        subject=by.name,
+        api=job.api,
+        task=task.name,
+        wording=job.wording,
+        seed=job.seed,
+        requests=1,
+        tokens=1,
+        seconds=1.0,
+        **judged,
+    )
 
 
 def test_no_run_begins_after_the_limit(tmp_path: Path) -> None:
