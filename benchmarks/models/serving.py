@@ -197,9 +197,14 @@ class Meter(ThreadingHTTPServer):
         if status >= 400:
             self.errors.append(f"{path}: {status} {answer[:300].decode(errors='replace')}")
             return
-        usage = json.loads(answer).get("usage") or {}
-        names = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-        self.tokens += sum(int(usage.get(name) or 0) for name in names)
+        self.tokens += count_tokens(json.loads(answer).get("usage") or {})
+
+
+def count_tokens(usage: Mapping[str, Any]) -> int:
+    """Return the tokens of a request and its answer in any of the APIs; Messages alone counts cached ones beside the others."""
+    names = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+    cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    return sum(int(usage.get(name) or 0) for name in names + cached)
 
 
 class _Passage(BaseHTTPRequestHandler):

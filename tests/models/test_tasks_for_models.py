@@ -17,7 +17,7 @@ import pytest
 from attrs import evolve
 from models.__main__ import Job, main, plan, run_jobs
 from models.results import Result, ResultFile, is_call, judge, summarize, wilson
-from models.serving import Meter, unpaired_calls
+from models.serving import Meter, count_tokens, unpaired_calls
 from models.subjects import NAMES, Ending, Subject
 from models.tasks import TASKS, CityTemperature, Made, Task, contains
 
@@ -373,6 +373,24 @@ def test_each_call_of_a_request_has_one_result(body: dict[str, list[dict[str, An
     assert "no call before" in unpaired_calls({name: entries[::-1]})
     assert "no call before" in unpaired_calls({name: [*entries, entries[-1]]})
     assert unpaired_calls({name: "Hello"}) == ""
+
+
+def test_tokens_are_counted_alike_in_all_apis() -> None:
+    """The same exchange has as many tokens in each API, also where a cache had most of the request."""
+    chat = {
+        "prompt_tokens": 31,
+        "completion_tokens": 8,
+        "total_tokens": 39,
+        "prompt_tokens_details": {"cached_tokens": 30},
+    }
+    responses = {
+        "input_tokens": 31,
+        "output_tokens": 8,
+        "total_tokens": 39,
+        "input_tokens_details": {"cached_tokens": 30},
+    }
+    messages = {"cache_read_input_tokens": 30, "input_tokens": 1, "output_tokens": 8}
+    assert [count_tokens(usage) for usage in (chat, responses, messages)] == [39, 39, 39]
 
 
 def test_a_server_that_is_gone_is_a_protocol_error() -> None:
