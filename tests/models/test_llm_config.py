@@ -424,7 +424,7 @@ def test_an_unknown_setting_is_refused_with_the_closest_one() -> None:
         ("headers", {"": "z"}),
         ("headers", {"x": "ü"}),
         ("headers", {"x": "a\nb"}),
-        ("options", {"temperature": 0}),
+        ("options", [("temperature", 0)]),
         ("retry", 3),
         ("quirks", None),
         ("base_url", "nowhere"),

@@ -169,7 +169,7 @@ def test_servers_stay_started_over_turns(server: ModelServer, tmp_path: Path) ->
     assert (first.partition(",")[0], second.partition(",")[0]) == ("3 messages", "7 messages"), done.stderr
     result = first.partition("last: ")[2]
     assert second.endswith(result)
-    pid = int(json.loads(result)["result"])
+    pid = int(result)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

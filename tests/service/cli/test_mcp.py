@@ -109,7 +109,7 @@ def test_a_model_calls_the_tools_of_servers(command_line: CommandLine, server: M
     )
     assert (result.code, result.out) == (0, "42\n")
     assert "add" in json.dumps(server.requests[0])
-    assert "result" in json.dumps(server.requests[-1]["messages"][-1])
+    assert server.requests[-1]["messages"][-1]["content"] == "42"
 
 
 def test_nothing_to_serve_is_a_usage_error(command_line: CommandLine) -> None:
