@@ -32,7 +32,10 @@ class Admission(Protocol):
     nested_count: int
 
     def block(self, call: Call, reason: str) -> None:
-        """Settle a call that must not run."""
+        """Settle a call as blocked. With `stop_on_tool_block`, the calls after it do not run either.
+
+        To settle a call as rejected, which never stops other calls, set its `rejection`, and prepare it.
+        """
 
     def answer(self, call: Call, answer: Answer) -> None:
         """Settle a call with an answer in place of its tool's."""
@@ -47,7 +50,10 @@ class Admission(Protocol):
         """Admit no more calls; the error interrupts the batch."""
 
     def prepare(self, call: Call) -> bool:
-        """Look up the tool of a changed call and prepare the arguments; return whether that succeeded, and settle the call if not."""
+        """Look up the tool of a changed call and prepare the arguments; return whether that succeeded, and settle the call if not.
+
+        A call with a `rejection` is settled as rejected, with the rejection as the message.
+        """
 
     async def readmit(self, call: Call) -> bool:
         """Admit a changed call once more: it may have to wait for others. Return whether it has a tool, and may still run."""

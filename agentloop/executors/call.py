@@ -90,7 +90,7 @@ _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected | ToolCallC
 
 @define(eq=False, kw_only=True)
 class Call:
-    """A call of a batch, from its admission to its end. Its batch changes it; a layer does so in `open` alone.
+    """A call of a batch, from its admission to its end. Its batch and its layers change it.
 
     Attributes:
         step_number: the 1-based number of the step that it belongs to.
@@ -100,7 +100,8 @@ class Call:
         call: the call; decisions and interceptors may replace it during admission, and its arguments may be coerced.
         requested: the call as the tool of another call made it; None for a call of a model.
         preceding: the number of calls of its step before it, with those that tools have made.
-        rejection: why it must not run; empty if it may.
+        rejection: why it must not run; empty if it may. The batch settles such a call as
+            rejected when it prepares the call.
         decision: the decision about it, if it was pending.
         resumed: the pending call that its tool left when it suspended the call; None if the tool was not started before.
         suspensions: how often it was suspended before this batch.
