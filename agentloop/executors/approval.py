@@ -1,4 +1,7 @@
-"""Decisions about calls: the word of a person is the last, except that an approved call still passes the other layers."""
+"""Applies what a person has decided about calls that waited. A denied or answered call ends here; an approved one passes the layers inside.
+
+The layer asks nobody: an interceptor, such as `RequireApproval`, asks by suspending a call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The contract of a layer around one call. Each feature is one file, and the batch does not know it."""
+"""The contract of a layer around one call. Each feature is one file, and the batch does not know it.
+
+`CanLayerCalls` opens the layers, and `standard_layers` has their order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls wait whose tool is not the one that was shown: what was approved or used before was another tool, or had other defaults."""
+"""Suspends a call if its tool, or a default of the tool, differs from the one that the model or a person saw before."""
 
 from __future__ import annotations
 

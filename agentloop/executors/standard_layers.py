@@ -21,9 +21,9 @@ class Features:
     """The features over the calls of an execution.
 
     Attributes:
-        outside: those outside of what is decided about a call, outermost first.
-        pins: compares the tool of a call with the one that was shown, in each batch; None if no tool has a definition.
-        inside: those inside of it.
+        outside: the features outside of approval and pins, outermost first.
+        pins: suspends calls of tools that have changed, in each batch; None if no tool has a definition.
+        inside: the features inside of approval and pins, outermost first.
         plain: all features, outermost first, that a batch needs if nobody has decided about its calls.
     """
 
@@ -53,9 +53,10 @@ def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: Intercepto
     """Return the features that an execution needs with these tools and interceptors.
 
     The order has reasons. A call that is recorded runs nothing, so the journal is outside of everything else. A recorded outcome
-    wins over a call that is left to another process, so fencing is inside of the journal. The word of a person is the last, so
-    decisions come before pins, and pins before the interceptors, which see only calls that may run. A tool that was started early
-    is used where the tool itself would be, inside of everything else.
+    wins over a call that is left to another process, so fencing is inside of the journal. A call that a person has denied needs no
+    check, so `decided` has approval outside of pins. Interceptors see only calls that may run, so pins are outside of them: a
+    call of a changed tool waits before an interceptor asks for its approval. A tool that was started early is used where the tool
+    itself would be, inside of everything else.
     """
     outside: list[CanLayerCalls] = []
     inside: list[CanLayerCalls] = []
