@@ -134,7 +134,7 @@ class JsonEventDecoder(StreamDecoder):
     """
 
     whole_body_prefixes = b"{[<"
-    """The first bytes of bodies that are not streams."""
+    """The first bytes of bodies that are not streams. A format whose events begin with one of them, as lines of JSON do, leaves it out."""
     answer_entry = "type"
     """An entry of every event with a part of an answer: such an event reports an error only in an error entry."""
 
