@@ -81,6 +81,7 @@ def find_row(
     return None, "no row names the model or its service"
 
 
+@lru_cache(maxsize=256)
 def service_capabilities(name: str, wire_format: str) -> Capabilities | None:
     """Return what the service of a model can do for any model, whatever is known of this one; None for an unknown service.
 
@@ -88,8 +89,20 @@ def service_capabilities(name: str, wire_format: str) -> Capabilities | None:
         name: `provider:model`, or the model alone.
         wire_format: the name of the wire format.
     """
+    row = first_row(SERVICE_ROWS, name, wire_format)
+    return None if row is None else row.capabilities
+
+
+def first_row(rows: Iterable[CapabilityRow], name: str, wire_format: str) -> CapabilityRow | None:
+    """Return the first of some rows that matches a reading of a name; None if none does.
+
+    Args:
+        rows: the rows.
+        name: `provider:model`, or the model alone.
+        wire_format: the name of the wire format.
+    """
     names = [alias for names in model_names(name) for alias in names]
-    return next((row.capabilities for row in SERVICE_ROWS if row.matches(names, wire_format)), None)
+    return next((row for row in rows if row.matches(names, wire_format)), None)
 
 
 def model_names(name: str) -> tuple[tuple[str, ...], ...]:

@@ -19,7 +19,7 @@ from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.drivers.mode_choices import mode_choice
 from agentloop.errors import BadRequest, InferenceError, InvalidResponse, ToolsNotSupported
 from agentloop.models.http_inference import HttpInference
-from agentloop.models.model_capabilities import find_row, service_capabilities
+from agentloop.models.model_capabilities import first_row, service_capabilities
 from agentloop.models.modes.native import AssumedMode, NativeMode
 from agentloop.models.modes.program import ProgramMode
 from agentloop.models.modes.selection import ModeInference
@@ -57,7 +57,7 @@ def asked_inference(called: CanInfer, rows: Sequence[CapabilityRow], state: Agen
     form = called.mode.form if isinstance(called.mode, ProgramMode) else called.mode
     if form.name != "native" or mode_choice(state, name) is not None:
         return called
-    if find_row(name, wire_format=wire_format, rows=rows)[0] in rows:
+    if rows and first_row(rows, name, wire_format) is not None:
         return called
     service = service_capabilities(name, wire_format)
     is_local = service is not None and service.is_assumed
@@ -125,7 +125,7 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
             return response
         return (await self._test(request, abilities, response, streaming=False))[1]
 
-    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+    def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Call the model in the mode that its server allows, and give the deltas of its response.
 
         The first response in another mode is given when it is complete and known to be in its form.
@@ -133,6 +133,12 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         Raises:
             InferenceError: the call of the model failed.
         """
+        # Without tools there is nothing to ask, and each delta would pass another generator.
+        return self._stream_asked(request) if request.tools else self.native.stream(request)
+
+    async def _stream_asked(
+        self, request: InferenceRequest
+    ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         abilities, response = await self._ask(request), None
         if abilities is None or abilities.has_tools is not False:
             stream = self.native.stream(request)
