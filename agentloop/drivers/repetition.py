@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from agentloop.contracts.tools import Tools
@@ -61,15 +61,16 @@ def _pure(executions: Sequence[ToolExecution], tools: Tools) -> list[ToolExecuti
 
 
 def _without_equal(
-    executions: Iterable[ToolExecution], others: Iterable[ToolExecution], tools: Tools
+    executions: Sequence[ToolExecution], others: Sequence[ToolExecution], tools: Tools
 ) -> list[ToolExecution]:
-    """Return the executions that have no equal among the others; most have other names, so that nothing has to be read."""
-    by_call = {_call_of(other, tools): other for other in others if any(each.name == other.name for each in executions)}
-    if not by_call:
-        return list(executions)
-    return [
-        each for each in executions if (other := by_call.get(_call_of(each, tools))) is None or other.text != each.text
-    ]
+    """Return the executions that have no equal among the others; arguments are read only where all else is equal."""
+    written = {(other.call.name, other.text, other.call.arguments_json) for other in others}
+    left = [each for each in executions if (each.call.name, each.text, each.call.arguments_json) not in written]
+    results = {(name, text) for name, text, _ in written}
+    if all((each.call.name, each.text) not in results for each in left):
+        return left
+    equal = {(_call_of(other, tools), other.text) for other in others}
+    return [each for each in left if (_call_of(each, tools), each.text) not in equal]
 
 
 def _call_of(execution: ToolExecution, tools: Tools) -> tuple[str, str]:
