@@ -106,12 +106,14 @@ class EndlessModel(CanInfer):
 
     def __init__(self, turns: int, tool: str) -> None:
         self.turns, self.asked, self.times = turns, 0, [time.process_time()]
-        self._call = ToolCall("call_1", tool, '{"a": 17, "b": 25}')
+        self._tool = tool
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:  # noqa: ARG002  # the signature of the contract
         self.asked += 1
         self.times.append(time.process_time())
-        return InferenceResponse((self._call if self.asked <= self.turns else Text("The sum is 42."),))
+        # Each call is another one: a model that repeats itself is asked for its answer.
+        call = ToolCall("call_1", self._tool, f'{{"a": {self.asked}, "b": 25}}')
+        return InferenceResponse((call if self.asked <= self.turns else Text("The sum is 42."),))
 
 
 async def growth(case: dict[str, Any]) -> dict[str, float]:

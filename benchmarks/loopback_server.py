@@ -3,7 +3,7 @@
 The first path segment is the number of turns and the number of calls in each response, as in `/10x1/v1/chat/completions`: responses
 call the tool `add` until the last turn, which is a text. A path such as `/burst-2000/v1/…` or `/paced-2000/v1/…` streams a text in
 that many chunks: all in one write, or each in its own write, half a millisecond apart. A path such as `/held-1000/v1/…` answers as soon as
-so many requests wait.
+so many requests wait. A question of what the server can do is answered with the status 404.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def _response(calls: int, first: int = 0) -> bytes:
                 {
                     "id": f"call_{first + index}",
                     "type": "function",
-                    "function": {"name": "add", "arguments": '{"a": 17, "b": 25}'},
+                    # Each call is another one: a model that repeats itself is asked for its answer.
+                    "function": {"name": "add", "arguments": f'{{"a": {first + index}, "b": 25}}'},
                 }
                 for index in range(calls)
             ],
@@ -67,6 +68,7 @@ def _events(count: int) -> list[bytes]:
 
 
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 _PAUSE = 0.0005
 
 
@@ -83,9 +85,14 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head = bytes(self._received[:end]).lower()
+            if head.startswith(b"get "):
+                del self._received[: end + 4]
+                self._transport.write(_NOT_FOUND)
+                continue
             start = head.find(b"content-length:") + len(b"content-length:")
             length = int(head[start : head.find(b"\r", start) if b"\r" in head[start:] else None])
             if len(self._received) < end + 4 + length:
