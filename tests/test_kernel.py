@@ -58,11 +58,23 @@ FEATURES = {
     "executors/eager.py",
     "drivers/eager_start.py",
     "drivers/recorded_inference.py",
+    "compilers/clearing.py",
+    "compilers/shortening.py",
+    "compilers/stale.py",
+    "compilers/window.py",
     "contracts/run_log.py",
     "loop/handoff.py",
     "loop/inbox.py",
     "loop/in_charge.py",
+    "models/modes/asked_server.py",
+    "models/modes/selection.py",
+    "models/server_abilities.py",
+    "models/server_questions.py",
+    "values/provenance.py",
 }
+FEATURE_ROOMS = ("durable", "mcp", "models/programs", "models/text_calls", "policies", "service", "testing", "toolkits")
+WITHOUT_LISTENERS = {"events/bus.py", "events/operations.py"}
+"""What a turn enters of events that nothing listens to: the questions whether something does."""
 
 MAX_FILES = 50
 MAX_HOPS = 225
@@ -166,14 +178,18 @@ def test_a_recorded_call_takes_no_longer_way_than_before(tmp_path: Path) -> None
 
 
 def test_a_call_without_features_runs_no_line_of_one() -> None:
-    """A turn without journal, interceptors, decisions, programs, early starts, handoffs and messages enters none of their files."""
+    """A turn without journal, interceptors, listeners, decisions, programs, early starts, handoffs, messages, windows and questions to
+    servers enters none of their files, and makes no event."""
     files = set(files_on_the_way())
     assert not FEATURES & files
-    assert not [file for file in files if file.startswith("durable/")]
+    assert not [file for file in files if file.startswith(tuple(f"{room}/" for room in FEATURE_ROOMS))]
+    assert {file for file in files if file.startswith("events/")} <= WITHOUT_LISTENERS
 
 
 def test_the_files_of_features_are_there(tmp_path: Path) -> None:
-    """The list of features has the names of files, and a journal brings its own onto the way: otherwise it would show nothing."""
-    assert all((ROOT / file).is_file() for file in FEATURES)
+    """The lists have names of files and rooms, and a journal and a listener bring their own onto the way: else they would show nothing."""
+    assert all((ROOT / file).is_file() for file in FEATURES | WITHOUT_LISTENERS)
+    assert all((ROOT / room).is_dir() for room in FEATURE_ROOMS)
+    assert set(files_on_the_way("", "listener")) - set(files_on_the_way()) == {"events/tool_calls.py"}
     files = set(files_on_the_way(str(tmp_path / "journal.db")))
     assert {"executors/journaled_call.py", "executors/fencing.py", "drivers/recorded_inference.py"} <= files

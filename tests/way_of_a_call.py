@@ -10,12 +10,14 @@ import json
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import agentloop
 from agentloop import AgentLoop, ScriptedInference, SqliteJournal, ToolCall, ToolCallingDriver, tool
+from agentloop.events import ToolCallStarted
 
 ROOT = Path(agentloop.__file__).parent
+GENERATED = "<attrs generated methods agentloop.events."
 
 
 @tool(effect="pure")
@@ -24,18 +26,28 @@ def double(number: int) -> int:
     return 2 * number
 
 
-async def main(journal_path: str = "") -> None:
-    """Run a loop whose model calls a tool once, with a journal if there is a path for it."""
+def file_of(code: CodeType) -> str:
+    """Return the file of a function in the package, also of one that attrs has generated for an event; empty for others."""
+    name = code.co_filename
+    if name.startswith(GENERATED):
+        return f"events/{name.removeprefix(GENERATED).partition('.')[0]}.py"
+    return str(Path(name).relative_to(ROOT)) if Path(name).is_relative_to(ROOT) else ""
+
+
+async def main(journal_path: str = "", listeners: str = "") -> None:
+    """Run a loop whose model calls a tool once, with a journal if there is a path for it, and with a listener if a word asks for it."""
     journal = SqliteJournal(journal_path) if journal_path else None
     inference = ScriptedInference(ToolCall("c1", "double", '{"number": 2}'), "four")
     loop = AgentLoop(ToolCallingDriver(inference), [double], journal=journal)
+    if listeners:
+        loop.on(ToolCallStarted, lambda _: None)
     await loop.execute("warm")  # everything is loaded: imports are no part of the way
     visits: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(ROOT):
-            visits.append((str(path.relative_to(ROOT)), frame.f_code.co_name))
+        file = file_of(frame.f_code) if event == "call" else ""
+        if file:
+            visits.append((file, frame.f_code.co_name))
 
     threading.setprofile(note)
     sys.setprofile(note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -134,6 +134,28 @@ def loop_at(server: Server, model: str = "llamacpp:smollm2", path: str = "", **s
         model, base_url=f"http://127.0.0.1:{server.port}{path}", retry=RetryPolicy(initial_wait=0), environment={}
     )
     return AgentLoop(ToolCallingDriver(HttpInference(config), **settings), [get_weather])
+
+
+async def test_no_step_reads_the_tables_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps an execution has, it looks for the model among the rows of all models as often: that takes a third of a turn."""
+    compared: list[str] = []
+
+    def matching_pattern(self: CapabilityRow, names: Iterable[str], wire_format: str = "") -> str:
+        compared.append(self.pattern)
+        return known(self, names, wire_format)
+
+    known = CapabilityRow.matching_pattern
+    monkeypatch.setattr(CapabilityRow, "matching_pattern", matching_pattern)
+
+    async def compared_in(steps: int) -> int:
+        compared.clear()
+        async with server_of(WITH, *["call get_weather"] * (steps - 1), "done") as server:
+            await loop_at(server, "llamacpp:a-model-of-this-test").execute("How is the weather?")
+            assert len(server.requests) == steps
+        return len(compared)
+
+    assert await compared_in(1) > 0  # nothing is known yet
+    assert await compared_in(1) == await compared_in(3)
 
 
 @pytest.mark.parametrize(
