@@ -8,7 +8,7 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -110,6 +110,11 @@ bench: $(VENV)/plain $(VENV)/fast
 	$(VENV)-plain/bin/python benchmarks/eager_start.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
 	$(VENV)-plain/bin/python benchmarks/journal.py
+
+# The instructions of rows of the table, which repeat on a busy machine; needs valgrind. BENCHMARK_OPTIONS='--compare TREE' adds the
+# counts of another version.
+bench-instructions: $(VENV)/plain
+	$(VENV)-plain/bin/python benchmarks/instructions.py $(BENCHMARK_OPTIONS)
 
 # Where the time of each row goes, by room and library.
 bench-profiles: $(VENV)/plain $(VENV)/fast $(VENV)/profiling
