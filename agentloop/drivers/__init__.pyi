@@ -1,6 +1,5 @@
 from agentloop.drivers.driver import Driver as Driver
 from agentloop.drivers.driver import StepDraft as StepDraft
-from agentloop.drivers.eager_start import CallReader as CallReader
 from agentloop.drivers.forwarding import ForwardingDriver as ForwardingDriver
 from agentloop.drivers.inferring_driver import InferringDriver as InferringDriver
 from agentloop.drivers.mode_choices import mode_choice as mode_choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanCallTools, CanContinueCall
@@ -43,10 +43,6 @@ class Features:
         from agentloop.executors.definition_pins import DefinitionPins
 
         return (*self.outside, Approval(), self.pins or DefinitionPins(are_defined=False), *self.inside)
-
-    def with_innermost(self, feature: CanLayerCalls) -> Features:
-        """Return them with one more."""
-        return evolve(self, inside=(*self.inside, feature))
 
 
 def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: InterceptorStack) -> Features:

@@ -150,7 +150,8 @@ class ToolExecutor(
         bound, grace = self._bound_to(scope), self._grace(scope)
         runs = scope.local_resources.open(_EARLY_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
         if not bound.uses_early_runs:
-            bound.features, bound.uses_early_runs = bound.features.with_innermost(EarlyStart(runs)), True
+            inside = (*bound.features.inside, EarlyStart(runs))
+            bound.features, bound.uses_early_runs = evolve(bound.features, inside=inside), True
         max_calls = min(scope.bounds.calls_per_answer, self.max_concurrency or math.inf)
         runs.latest = EagerBatch(request, state, bound.runtime, runs=runs, max_calls=max_calls)
         return runs.latest

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, Interceptor, ToolCall, ToolCallingDriver, ToolExecutor, tool
 from agentloop.contracts import CanDiscoverTools, CanInfer, CanIntercept, CanNameModel, Tool, ToolContext, ToolPolicy
-from agentloop.drivers import CallReader
+from agentloop.drivers.eager_start import CallReader
 from agentloop.durable import MemoryJournal, Replay, replay
 from agentloop.errors import ConfigurationError, InvalidResponse
 from agentloop.events import EagerCallsDiscarded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.drivers import CallReader
+from agentloop.drivers.eager_start import CallReader
 from agentloop.models.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceResponse, ToolCall
 from tests.models.wire_formats.recorded_streams import decode_stream, load_exchanges
