@@ -8,6 +8,8 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +30,9 @@ PATH = [
 ]
 FLOORS = {"values", "contracts", "errors", "events", "_lazy", "_shielding"}
 """Rooms that everything passes through; the way of a call leaves them out."""
+
+LAYERS = {"programs", "early start", "pins", "fencing", "approval"}
+"""The layers of a call that can be deleted one by one."""
 
 
 def room_of(path: Path) -> str:
@@ -130,6 +135,43 @@ def test_one_export_of_the_kernel_is_defined_above_it() -> None:
     """The stubs of the kernel export its own names, and `ReActDriver`, which users look for among the drivers."""
     lines = [line for room in KERNEL for line in (ROOT / room / "__init__.pyi").read_text().splitlines()]
     assert [line.split()[3] for line in lines if is_above(line.split()[1])] == ["ReActDriver"]
+
+
+def feature_rows() -> Iterator[tuple[str, set[str], set[str]]]:
+    """Yield the features of the page, each with its files in the kernel, and with the other files that import them."""
+    section = PAGE.partition("## How a feature is added and deleted")[2].partition("\n## ")[0]
+    for name, own, others in re.findall(r"^\| (\w[\w ]*) \| (`.*?) \| (`.*?) \|$", section, re.MULTILINE):
+        yield name, set(re.findall(r"`(.*?)`", own)), set(re.findall(r"`(.*?)`", others))
+
+
+@cache
+def imports_by_file() -> Mapping[str, set[str]]:
+    """Return the modules that each file of the kernel imports, doors included."""
+    paths = [path for room in KERNEL for path in sorted((ROOT / room).rglob("*.py*")) if path.suffix in {".py", ".pyi"}]
+    return {
+        path.relative_to(ROOT).as_posix(): set(
+            re.findall(r"^ *from (agentloop[\w.]*) import", path.read_text(), re.MULTILINE)
+        )
+        for path in paths
+    }
+
+
+def importers_of(files: AbstractSet[str]) -> set[str]:
+    """Return the other files of the kernel that import one of these."""
+    modules = {"agentloop." + file.removesuffix(".py").replace("/", ".") for file in files}
+    return {file for file, imported in imports_by_file().items() if not modules.isdisjoint(imported)} - files
+
+
+def test_the_page_has_the_files_that_import_a_feature() -> None:
+    """The table of features names every file of the kernel that has to be touched when the files of a feature are deleted."""
+    rows = list(feature_rows())
+    assert {name for name, _, _ in rows} >= LAYERS
+    assert {name: others for name, _, others in rows} == {name: importers_of(own) for name, own, _ in rows}
+
+
+def test_few_files_import_the_layers_of_a_call() -> None:
+    """A layer that comes with the package can be deleted with its files, and with the lines of at most two others."""
+    assert {name for name, _, others in feature_rows() if name in LAYERS and len(others) > 2} == set()
 
 
 def test_files_import_each_other_in_no_circle() -> None:
