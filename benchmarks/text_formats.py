@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from measuring import Row, show
 
-from agentloop.models.text_calls import ParseResult, StreamReader, read_calls
+from agentloop.models.text_calls import StreamReader, read_calls
+from agentloop.models.text_calls.results import ParseResult
 from agentloop.values import Bounds, ToolSpec
 
 TOOL = ToolSpec(

@@ -6,8 +6,9 @@ import json
 import logging
 import sys
 
-from agentloop import AgentLoop, AuditLog, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.events import ExecutionEnded, InferenceResponseReceived, ToolCallSettled
+from agentloop.policies import AuditLog
 from agentloop.values import Event
 
 logger = logging.getLogger("shop.agent")

@@ -13,10 +13,11 @@ import pytest
 from attrs import asdict
 
 from agentloop import Bounds
-from agentloop.interception import POINTS, writable_paths
 from agentloop.models import PRESETS
 from agentloop.service.cli.commands import ENTRIES
-from agentloop.testing import LAWS
+from agentloop.testing.kit import LAWS
+from agentloop.values.points import POINTS
+from agentloop.values.writes import writable_paths
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess
 from tests.testing.laws_page import kits, zoo_rows

@@ -20,7 +20,8 @@ import walkthrough
 import yaml
 
 import agentloop
-from agentloop.testing import DriverKit, ExecutorKit, JournalKit, Kit, WireFormatKit
+from agentloop.testing import DriverKit, ExecutorKit, JournalKit, WireFormatKit
+from agentloop.testing.kit import Kit
 from tests.viewer.browser import Browser, browser_path
 
 ROOT = Path(__file__).parents[1]

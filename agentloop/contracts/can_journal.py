@@ -67,7 +67,7 @@ class CanJournal(ABC):
     - The token of a claim is larger than those of all earlier claims on the execution, and an append with a claim that was
       released or lost, or that a later claim replaced, is refused and changes nothing (law 28).
     - The executions of agents that serve the calls of an execution are deleted with it, all or none, and never without it; an
-      execution that an unfinished fork needs is not deleted (law 15). `agentloop.durable.group_trees` returns what belongs
+      execution that an unfinished fork needs is not deleted (law 15). `agentloop.durable.trees.group_trees` returns what belongs
       together.
     - A journal that implements `CanRedactRecords` masks declared secrets and does not show them in its repr (law 18).
 

@@ -2,10 +2,6 @@ from agentloop.drivers.driver import Driver as Driver
 from agentloop.drivers.driver import StepDraft as StepDraft
 from agentloop.drivers.forwarding import ForwardingDriver as ForwardingDriver
 from agentloop.drivers.inferring_driver import InferringDriver as InferringDriver
-from agentloop.drivers.mode_choices import mode_choice as mode_choice
-from agentloop.drivers.mode_choices import with_mode_choice as with_mode_choice
-from agentloop.drivers.rejections import Rejection as Rejection
 from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
 from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
-from agentloop.models.modes.react import ReActDriver as ReActDriver

@@ -18,10 +18,11 @@ from agentloop.durable.fork_effects import ForkEffects
 from agentloop.durable.held_claims import loss_of, release_quietly
 from agentloop.durable.record_writer import RecordWriter, create_head
 from agentloop.durable.redaction import mask_text, refuse_masked_call
-from agentloop.errors import ClaimLost, InferenceNotRecorded, JournalConflict, UnknownExecution
+from agentloop.errors import ClaimLost, JournalConflict, UnknownExecution
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
+from agentloop.values.journal_errors import InferenceNotRecorded
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import (

@@ -9,15 +9,12 @@ from agentloop.interception.stops import RepeatThresholds as RepeatThresholds
 from agentloop.interception.stops import StepLimit as StepLimit
 from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReason
 from agentloop.interception.stops import StopOnRepeatedCalls as StopOnRepeatedCalls
-from agentloop.interception.tool_selection import ToolCriterion as ToolCriterion
 from agentloop.interception.tool_selection import ToolSelection as ToolSelection
-from agentloop.values.points import POINTS as POINTS
 from agentloop.values.points import AfterExecution as AfterExecution
 from agentloop.values.points import AfterInference as AfterInference
 from agentloop.values.points import AfterStep as AfterStep
 from agentloop.values.points import AfterToolUse as AfterToolUse
 from agentloop.values.points import AroundInference as AroundInference
-from agentloop.values.points import AroundPoint as AroundPoint
 from agentloop.values.points import AroundToolUse as AroundToolUse
 from agentloop.values.points import BeforeExecution as BeforeExecution
 from agentloop.values.points import BeforeInference as BeforeInference
@@ -25,9 +22,5 @@ from agentloop.values.points import BeforeStep as BeforeStep
 from agentloop.values.points import BeforeToolUse as BeforeToolUse
 from agentloop.values.points import OnError as OnError
 from agentloop.values.points import OnStop as OnStop
-from agentloop.values.points import Point as Point
-from agentloop.values.points import Proceed as Proceed
 from agentloop.values.points import ProceedInference as ProceedInference
 from agentloop.values.points import ProceedToolUse as ProceedToolUse
-from agentloop.values.points import StatePoint as StatePoint
-from agentloop.values.writes import writable_paths as writable_paths

@@ -1,16 +1,6 @@
 from agentloop.loop.agent_loop import AgentLoop as AgentLoop
-from agentloop.loop.agent_loop import Input as Input
-from agentloop.loop.audit import Audit as Audit
-from agentloop.loop.audit import AuditedTool as AuditedTool
-from agentloop.loop.audit import AuditHole as AuditHole
-from agentloop.loop.audit import HoleKind as HoleKind
-from agentloop.loop.event_stream import EventStream as EventStream
-from agentloop.loop.event_stream import TextStream as TextStream
 from agentloop.loop.handoff import handed_over_by as handed_over_by
 from agentloop.loop.handoff import handoff_to as handoff_to
-from agentloop.loop.inbox import Inbox as Inbox
 from agentloop.loop.parts import FileOptions as FileOptions
 from agentloop.loop.parts import LoopOptions as LoopOptions
 from agentloop.loop.parts import ModelOptions as ModelOptions
-from agentloop.loop.sync import SyncEventStream as SyncEventStream
-from agentloop.loop.sync import SyncTextStream as SyncTextStream

@@ -4,8 +4,6 @@ from agentloop.mcp.authorization import OAuth as OAuth
 from agentloop.mcp.authorization import SignedCredentials as SignedCredentials
 from agentloop.mcp.authorization import TokenFiles as TokenFiles
 from agentloop.mcp.ensemble import McpEnsemble as McpEnsemble
-from agentloop.mcp.offers import Prompt as Prompt
-from agentloop.mcp.offers import Resource as Resource
 from agentloop.mcp.offers import prompt as prompt
 from agentloop.mcp.offers import resource as resource
 from agentloop.mcp.servers import HttpServer as HttpServer

@@ -1,18 +1,14 @@
 from agentloop.policies.audit_log import AuditLog as AuditLog
-from agentloop.policies.budgets.amounts import Amounts as Amounts
-from agentloop.policies.budgets.amounts import Limits as Limits
 from agentloop.policies.budgets.budget import Budget as Budget
 from agentloop.policies.budgets.budget import CostLimit as CostLimit
 from agentloop.policies.budgets.budget import TimeLimit as TimeLimit
 from agentloop.policies.budgets.budget import TokenLimit as TokenLimit
 from agentloop.policies.budgets.budget import ToolCallLimit as ToolCallLimit
-from agentloop.policies.budgets.leases import RunningBudget as RunningBudget
 from agentloop.policies.budgets.leases import current_budget as current_budget
 from agentloop.policies.budgets.prices import Price as Price
 from agentloop.policies.budgets.prices import Prices as Prices
 from agentloop.policies.budgets.prices import PriceTable as PriceTable
 from agentloop.policies.budgets.prices import PublishedPrices as PublishedPrices
-from agentloop.policies.budgets.token_account import TokenAccount as TokenAccount
 from agentloop.policies.budgets.token_account import token_account as token_account
 from agentloop.policies.egress import EgressApproval as EgressApproval
 from agentloop.policies.guardrails import Guardrails as Guardrails
@@ -30,7 +26,6 @@ from agentloop.policies.resilience.deduplicate import SimilarCalls as SimilarCal
 from agentloop.policies.resilience.deduplicate import WithinSeconds as WithinSeconds
 from agentloop.policies.resilience.deduplicate import WithinSteps as WithinSteps
 from agentloop.policies.resilience.layer import any_caller as any_caller
-from agentloop.policies.resilience.layer import calling_agent as calling_agent
 from agentloop.policies.resilience.memory_store import MemoryStore as MemoryStore
 from agentloop.policies.resilience.rate_limiter import RateLimiter as RateLimiter
 from agentloop.policies.resilience.resilience import Resilience as Resilience

@@ -1,12 +1,9 @@
-from agentloop.tools.check import ToolProblems as ToolProblems
 from agentloop.tools.check import check_tools as check_tools
 from agentloop.tools.constraints import Range as Range
 from agentloop.tools.decorator import collect_tools as collect_tools
 from agentloop.tools.decorator import tool as tool
 from agentloop.tools.function_tool import FunctionTool as FunctionTool
 from agentloop.tools.function_tool import tools_of as tools_of
-from agentloop.tools.results import ReadResult as ReadResult
 from agentloop.tools.results import read_result as read_result
 from agentloop.tools.schema import json_schema as json_schema
-from agentloop.tools.typed_tool import TypedTool as TypedTool
 from agentloop.tools.validation import SchemaValidator as SchemaValidator

@@ -195,7 +195,7 @@ class JournalRecord(Value):
         schema_version: the version of `body`; the JSON form leaves out the current one.
         body: the content, as the text of a JSON object.
         previous_hash: the hash of the preceding record; empty for the first.
-        hash: SHA-256 over all of the above, in hexadecimal; computed by `agentloop.durable.record_hash`.
+        hash: SHA-256 over all of the above, in hexadecimal; computed by `agentloop.durable.chain.record_hash`.
     """
 
     execution_id: str

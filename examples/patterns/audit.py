@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, Permissions, ScriptedInference, ToolCall, tool
+from agentloop.policies import AuditLog
 
 
 @tool

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from agentloop.compilers.stale import StaleResults
-from agentloop.contracts import CanCompileMessages, ExecutionScope, Tools
+from agentloop.contracts import CanCompileMessages, ExecutionScope
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
+from agentloop.contracts.tools import Tools
 from agentloop.testing.strategies import messages
 from agentloop.values import AgentState, Message, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.steps import AgentStep

@@ -20,9 +20,10 @@ from agentloop.compilers import (
     TokenWindow,
     WholeConversation,
 )
-from agentloop.contracts import CanCompileMessages, CanMarkEpoch, Tools
+from agentloop.contracts import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CompilerPipeline
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.events import ContextEpochBegan, ContextSummarized
 from agentloop.policies import SummarizeHistory

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.compilers import TokenWindow
 from agentloop.compilers.stale import STUB
-from agentloop.contracts import CanCompileMessages, Tools
+from agentloop.contracts import CanCompileMessages
 from agentloop.contracts.tool import ToolPolicy
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolDefinitionError
 from agentloop.toolkits.files import files
 from agentloop.values import JsonObject, Message, ToolExecution, ToolStatus

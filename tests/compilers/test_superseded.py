@@ -17,9 +17,10 @@ from agentloop.compilers import (
     WholeConversation,
 )
 from agentloop.compilers.stale import STUB, StaleResults
-from agentloop.contracts import CanCompileMessages, Tools
+from agentloop.contracts import CanCompileMessages
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolDefinitionError
 from agentloop.values import AgentState, JsonObject, Message, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.epochs import NO_EPOCH, Summary

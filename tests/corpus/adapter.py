@@ -18,7 +18,8 @@ from agentloop import (
     ToolCallingDriver,
     ToolExecutor,
 )
-from agentloop.contracts import CanInfer, Tool, Tools
+from agentloop.contracts import CanInfer, Tool
+from agentloop.contracts.tools import Tools
 from agentloop.errors import MalformedArguments
 from agentloop.interception import BeforeInference
 from agentloop.models.text_calls import read_calls

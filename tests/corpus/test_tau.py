@@ -15,7 +15,6 @@ from agentloop import (
     AgentLoop,
     AgentState,
     Message,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     ToolCall,
@@ -23,6 +22,7 @@ from agentloop import (
     from_json,
     to_json,
 )
+from agentloop.drivers import ScenarioStep
 from agentloop.events import ToolCallCompleted
 from agentloop.models import LLMConfig, wire_format
 from agentloop.models.wire_formats.openai_chat.history import export_messages, import_messages

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, Interceptor, ToolCall, ToolCallingDriver, ToolExecutor, tool
 from agentloop.contracts import CanDiscoverTools, CanInfer, CanIntercept, CanNameModel, Tool, ToolContext, ToolPolicy
 from agentloop.drivers.eager_start import CallReader
-from agentloop.durable import MemoryJournal, Replay, replay
+from agentloop.durable import MemoryJournal, replay
+from agentloop.durable.replaying.replays import Replay
 from agentloop.errors import ConfigurationError, InvalidResponse
 from agentloop.events import EagerCallsDiscarded
 from agentloop.interception import (
@@ -43,7 +44,8 @@ from agentloop.policies import (
     TokenLimit,
     ToolCallLimit,
 )
-from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
+from agentloop.testing import CountingIds, run_in_virtual_time
+from agentloop.testing.eager_start_kit import StreamedModel, StreamedTurn
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.toolkits import Ensemble
 from agentloop.toolkits.http import http

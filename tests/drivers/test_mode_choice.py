@@ -25,24 +25,23 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanNameModel, CanUseMode
-from agentloop.drivers import mode_choice, with_mode_choice
+from agentloop.drivers.mode_choices import mode_choice, with_mode_choice
 from agentloop.durable import MemoryJournal, replay
 from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
 from agentloop.models import (
     FallbackInference,
     HttpInference,
-    NativeMode,
     RecordingInference,
     ReplayInference,
-    StructuredMode,
     TextMode,
     explain_mode,
     get_mode,
-    select_mode,
 )
 from agentloop.models.modes.calls import CALL_CHARACTER
-from agentloop.models.modes.native import AssumedMode
+from agentloop.models.modes.native import AssumedMode, NativeMode
+from agentloop.models.modes.selection import select_mode
+from agentloop.models.modes.structured import StructuredMode
 from agentloop.models.text_calls import DEFAULT_FORMATS, read_calls
 from agentloop.models.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
 from agentloop.values import (
@@ -54,12 +53,12 @@ from agentloop.values import (
     InferenceRequest,
     InferenceResponse,
     Message,
-    ModeChoice,
     Reasoning,
     ResponseFormat,
     Text,
     ToolCall,
 )
+from agentloop.values.inference import ModeChoice
 from agentloop.values.tool_calls import ANSWER_TOOL
 from tests.durable.recovery_bench import truncate
 from tests.models.loopback import Loopback, Reply, completion, loopback, respond, respond_json

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from agentloop import AgentLoop, AgentState, CanUseTools, ReActDriver, StopReason, ToolCall, ToolCallingDriver, tool
+from agentloop import AgentLoop, AgentState, ReActDriver, StopReason, ToolCall, ToolCallingDriver, tool
+from agentloop.contracts import CanUseTools
 from agentloop.events import ValidationFailed
 from agentloop.models import get_mode
 from agentloop.testing import NOTATIONS, Scenario, ScriptedTurn

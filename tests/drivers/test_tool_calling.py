@@ -13,7 +13,6 @@ from agentloop import (
     AgentLoop,
     AgentState,
     ReActDriver,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     ToolCall,
@@ -21,7 +20,7 @@ from agentloop import (
     ToolChoice,
 )
 from agentloop.contracts import CanNameModel
-from agentloop.drivers import Driver
+from agentloop.drivers import Driver, ScenarioStep
 from agentloop.drivers.tool_calling import without_leaked_arguments
 from agentloop.errors import ExecutionStopped
 from agentloop.events import InferenceFailed, InferenceRetried

@@ -25,8 +25,8 @@ from agentloop.contracts.can_journal import Claim
 from agentloop.durable import SqliteJournal
 from agentloop.errors import JournalConflict, UnknownExecution
 from agentloop.events import ProtocolMonitor, ToolCallCompleted, ToolCallRecovered
-from agentloop.values import AgentState, Approve, ExecutionHead, JournalRecord, PendingCall, answer, approve, to_json
-from agentloop.values.decisions import Answer
+from agentloop.values import AgentState, ExecutionHead, JournalRecord, PendingCall, answer, approve, to_json
+from agentloop.values.decisions import Answer, Approve
 from agentloop.values.tool_calls import ToolStatus
 from tests.durability.job import CONFLICT, CRASHED, ENDED, TERMINATED, Job
 from tests.durability.trial_folder import TrialFolder

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentloop import AgentLoop, AgentState
-from agentloop.durable import Fixture, MemoryJournal, build_fixture, pytest_source
+from agentloop.durable import MemoryJournal, build_fixture, pytest_source
+from agentloop.durable.fixture import Fixture
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values import Text
 from agentloop.values.decisions import Decision

@@ -10,8 +10,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.durable import MemoryJournal, record_hash, verify_records
-from agentloop.durable.chain import chain_record, check_follows
+from agentloop.durable import MemoryJournal, verify_records
+from agentloop.durable.chain import chain_record, check_follows, record_hash
 from agentloop.errors import ContractViolation, JournalConflict, JournalCorrupt, SchemaTooNew
 from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, JournalRecord, RecordKind
 from tests.durable.records import append_records, make_head, make_records

@@ -12,8 +12,8 @@ import pytest
 from agentloop import AgentLoop, AgentState, ReActDriver, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
-from agentloop.durable import Fixture, MemoryJournal, build_fixture, pytest_source
-from agentloop.durable.fixture import is_decision
+from agentloop.durable import MemoryJournal, build_fixture, pytest_source
+from agentloop.durable.fixture import Fixture, is_decision
 from agentloop.errors import RateLimited
 from agentloop.interception import RequireApproval
 from agentloop.policies import Budget

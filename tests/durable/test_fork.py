@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
-from agentloop.durable import ForkPolicy, MemoryJournal, SqliteJournal, replay
+from agentloop.durable import MemoryJournal, SqliteJournal, replay
+from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.errors import JournalConflict, JournalError, UnknownExecution
 from agentloop.interception import RequireApproval, at
 from agentloop.models import RunProgram

@@ -11,7 +11,8 @@ import pytest
 from attrs import evolve
 
 from agentloop import tool
-from agentloop.durable import Journal, JournalFinding, MemoryJournal, VerifiedExecution, open_journal, record_hash
+from agentloop.durable import Journal, MemoryJournal, open_journal
+from agentloop.durable.chain import JournalFinding, VerifiedExecution, record_hash
 from agentloop.errors import ClaimLost, JournalConflict, JournalError, SchemaTooNew
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import RECORD_SCHEMA_VERSION, ExecutionHead, JournalRecord

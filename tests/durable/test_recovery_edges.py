@@ -13,8 +13,9 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, Interceptor, ToolCallingDriver, handoff_to, tool
-from agentloop.contracts import CanExecuteToolCalls, Tool, Tools
+from agentloop.contracts import CanExecuteToolCalls, Tool
 from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.contracts.tools import Tools
 from agentloop.durable import MemoryJournal, SqliteJournal
 from agentloop.durable.fold import fold_records
 from agentloop.durable.recovery import fail_execution, stop_execution
@@ -27,10 +28,10 @@ from agentloop.events import (
     ContinuationEvaluated,
     EventBus,
     ProtocolMonitor,
-    Recovery,
     ToolCallCompleted,
     ToolCallRecovered,
 )
+from agentloop.events.tool_calls import Recovery
 from agentloop.interception import (
     AfterInference,
     AfterStep,

@@ -22,9 +22,10 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts.can_journal import Claim
-from agentloop.durable import MemoryJournal, replay, stop_execution
+from agentloop.durable import MemoryJournal, replay
 from agentloop.durable.chain import verify_records
 from agentloop.durable.fold import fold_records
+from agentloop.durable.recovery import stop_execution
 from agentloop.errors import JournalConflict
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
 from agentloop.interception import AfterToolUse, RequireApproval

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from agentloop import AgentLoop, ScriptedInference
-from agentloop.durable import JournalFinding, SqliteJournal
+from agentloop.durable import SqliteJournal
+from agentloop.durable.chain import JournalFinding
 from agentloop.durable.sqlite.schema import JournalConnection
 from agentloop.errors import JournalBusy, JournalCorrupt, JournalError
 from agentloop.service.trace.reader import build_trace

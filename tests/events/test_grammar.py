@@ -22,7 +22,8 @@ from agentloop.events import (
 )
 from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL
 from agentloop.interception import RequireApproval
-from agentloop.testing import SCENARIOS, Ledger, Scenario, ScriptedTurn, run_in_virtual_time, toy_call, toy_tools
+from agentloop.testing import Ledger, Scenario, ScriptedTurn, run_in_virtual_time, toy_call, toy_tools
+from agentloop.testing.scenario import SCENARIOS
 from agentloop.values import Event, approve
 
 

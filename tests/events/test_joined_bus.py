@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
+from agentloop import AgentLoop, ScriptedDriver, ToolContext, tool
 from agentloop.contracts.can_handle_events import CanHandleEvents, CanProvideContext, E, Listener, Subscription
+from agentloop.drivers import ScenarioStep
 from agentloop.errors import InvalidParameter
 from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed, ToolCallSettled
 from agentloop.events.bus import JoinedBus, emit, emit_soon, join_buses
-from agentloop.values import AgentState, DerivedIds, Event, EventHead
-from agentloop.values.event import Operation
+from agentloop.values import AgentState, Event
+from agentloop.values.event import EventHead, Operation
+from agentloop.values.time_and_ids import DerivedIds
 
 STATE = AgentState.start("go")
 

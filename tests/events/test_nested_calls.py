@@ -12,7 +12,8 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agentloop.values import Event, EventHead, ToolStatus
+from agentloop.values import Event, ToolStatus
+from agentloop.values.event import EventHead
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 OUTER, INNER = "e/1/0", "e/1/0/program/0"

@@ -18,7 +18,8 @@ from attrs import field, frozen
 from agentloop import Tool, ToolCall, tool
 from agentloop.executors import thread_pool
 from agentloop.testing import ExecutorBench
-from agentloop.values import Bounds, freeze_object
+from agentloop.values import Bounds
+from agentloop.values.json import freeze_object
 from tests.limits import LONGEST
 
 Case: TypeAlias = tuple[Sequence[Tool], Sequence[ToolCall]]

@@ -29,7 +29,8 @@ from agentloop.events import (
 )
 from agentloop.executors import ForwardingExecutor
 from agentloop.interception import BeforeToolUse
-from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
+from agentloop.testing import CountingIds, run_in_virtual_time
+from agentloop.testing.eager_start_kit import StreamedModel, StreamedTurn
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import Bounds, Event, InferenceDelta, InferenceRequest, ToolCalls, ToolExecutions, ToolStatus
 from agentloop.values.interruptions import interrupted_state

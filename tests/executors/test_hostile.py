@@ -16,7 +16,8 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanIntercept, Tool, ToolPolicy
 from agentloop.interception import at
-from agentloop.testing import ExecutorBench, Ledger, ToyTool, run_in_virtual_time, toy_call
+from agentloop.testing import ExecutorBench, Ledger, run_in_virtual_time, toy_call
+from agentloop.testing.toys import ToyTool
 from agentloop.values import ExecutionStatus, ToolExecution, ToolStatus
 from agentloop.values.points import BeforeStep
 from tests.executors.hostile_cases import CASES, CallbackTool

@@ -30,15 +30,9 @@ from agentloop.contracts.tool import CanPrepareArguments
 from agentloop.durable import MemoryJournal
 from agentloop.errors import InvalidArguments, ToolUnavailable
 from agentloop.events import ToolCallCompleted, ToolCallProgressed
-from agentloop.executors import (
-    FoundResult,
-    ProgressReport,
-    RemoteCall,
-    RemoteResult,
-    RemoteSuspension,
-    RemoteToolExecutor,
-    run_remote_call,
-)
+from agentloop.executors import ProgressReport, RemoteCall, RemoteResult, RemoteToolExecutor, run_remote_call
+from agentloop.executors.remote import FoundResult
+from agentloop.executors.remote_calls import RemoteSuspension
 from agentloop.interception import RequireApproval
 from agentloop.policies import Resilience
 from agentloop.testing import CrashableJournal, ExecutorKit

@@ -30,9 +30,15 @@ from agentloop import (
     ToolExecutor,
     tool,
 )
-from agentloop.contracts import CanAccessAgentState, CanAccessToolCall, CanIntercept
+from agentloop.contracts import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.tool import CanPinDefinition, CanPrepareArguments, CanUseInline
+from agentloop.contracts.tool import (
+    CanAccessAgentState,
+    CanAccessToolCall,
+    CanPinDefinition,
+    CanPrepareArguments,
+    CanUseInline,
+)
 from agentloop.errors import (
     ContractViolation,
     InterceptorFailed,

@@ -11,17 +11,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import (
-    AgentLoop,
-    AgentState,
-    Permissions,
-    ScenarioStep,
-    ScriptedDriver,
-    ScriptedInference,
-    from_json,
-    to_json,
-    tool,
-)
+from agentloop import AgentLoop, AgentState, Permissions, ScriptedDriver, ScriptedInference, from_json, to_json, tool
+from agentloop.drivers import ScenarioStep
 from agentloop.errors import DecisionError
 from agentloop.events import EventBus
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule, at

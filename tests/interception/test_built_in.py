@@ -17,7 +17,6 @@ import pytest
 from agentloop import (
     AgentLoop,
     AgentState,
-    AuditLog,
     Budget,
     CancellationToken,
     CostLimit,
@@ -25,7 +24,6 @@ from agentloop import (
     Permissions,
     ScriptedInference,
     StepLimit,
-    StopOnFinishReason,
     TimeLimit,
     TokenLimit,
     ToolCall,
@@ -42,11 +40,12 @@ from agentloop.interception import (
     InterceptorStack,
     RequireApproval,
     Rule,
+    StopOnFinishReason,
     StopOnRepeatedCalls,
     ToolSelection,
     at,
 )
-from agentloop.policies import EgressApproval, Guardrails, PriceTable, SummarizeHistory
+from agentloop.policies import AuditLog, EgressApproval, Guardrails, PriceTable, SummarizeHistory
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 from tests.limits import LONGEST

@@ -45,7 +45,6 @@ from agentloop.policies import Guardrails, PrefixGuard, ReplaceAnswer
 from agentloop.testing import CountingIds, InterceptorKit, LawViolation, Ledger, ManualClock, toy_call, toy_tools
 from agentloop.values import (
     ExecutionStatus,
-    FieldChange,
     InferenceResponse,
     Message,
     StopReason,
@@ -55,7 +54,7 @@ from agentloop.values import (
     ToolStatus,
 )
 from agentloop.values.points import POINTS, Point, StatePoint
-from agentloop.values.provenance import PROVENANCE, Provenance, render_change
+from agentloop.values.provenance import PROVENANCE, FieldChange, Provenance, render_change
 from agentloop.values.writes import writable_paths, writes_between
 from tests.values.test_points import STATE_POINTS
 

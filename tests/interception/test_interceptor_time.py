@@ -30,13 +30,11 @@ from agentloop.contracts import CanInfer, CanIntercept
 from agentloop.errors import ConfigurationError, InterceptorFailed
 from agentloop.events import InterceptorInterrupted, ProtocolMonitor
 from agentloop.interception import (
-    POINTS,
     AfterToolUse,
     AroundInference,
     AroundToolUse,
     BeforeStep,
     BeforeToolUse,
-    Point,
     ProceedInference,
     ProceedToolUse,
     at,
@@ -54,6 +52,7 @@ from agentloop.values import (
     ToolStatus,
 )
 from agentloop.values.interruptions import interrupted_state
+from agentloop.values.points import POINTS, Point
 
 FORMS: dict[str, Any] = {name: partial(at, name) for name in POINTS}
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import AgentLoop, AgentState, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule, at
+from agentloop.policies import AuditLog
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.toolkits import Ensemble
 from agentloop.values import Event, answer, approve, edit

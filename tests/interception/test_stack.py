@@ -17,20 +17,21 @@ from agentloop import (
     Interceptor,
     ScriptedInference,
     StopReason,
-    StopSignal,
     ToolCall,
     ToolCallingDriver,
     interception,
     tool,
 )
-from agentloop.contracts import CanAcceptExecutionScope, CanDeclareLimits, CanIntercept, ExecutionScope
+from agentloop.contracts import CanAcceptExecutionScope, CanIntercept, ExecutionScope
+from agentloop.contracts.can_intercept import CanDeclareLimits
 from agentloop.errors import InvalidParameter
 from agentloop.events import InterceptorRan
-from agentloop.interception import POINTS, InterceptorStack, StopOnFinishReason, at
+from agentloop.interception import InterceptorStack, StopOnFinishReason, at
 from agentloop.interception.stack import Passage
 from agentloop.testing import Ledger, toy_tools
-from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
+from agentloop.values import ExecutionStatus, InferenceResponse, StopSignal, Text, Usage, points
 from agentloop.values.points import (
+    POINTS,
     AroundInference,
     AroundPoint,
     BeforeStep,

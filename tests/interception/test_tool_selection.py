@@ -14,7 +14,8 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, 
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ToolDefinitionError
 from agentloop.executors import ProgressReport, RemoteCall, RemoteResult, RemoteToolExecutor
-from agentloop.interception import BeforeInference, ToolCriterion, ToolSelection, at
+from agentloop.interception import BeforeInference, ToolSelection, at
+from agentloop.interception.tool_selection import ToolCriterion
 from agentloop.models import LLMConfig, RunProgram
 from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.policies import ToolSearch

@@ -15,10 +15,8 @@ from agentloop import (
     AgentLoop,
     AgentState,
     AgentStop,
-    CanUseTools,
     Interceptor,
     Message,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     StopReason,
@@ -30,8 +28,8 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.contracts import CanCompileMessages, Tool
-from agentloop.drivers import Driver
+from agentloop.contracts import CanCompileMessages, CanUseTools, Tool
+from agentloop.drivers import Driver, ScenarioStep
 from agentloop.durable import MemoryJournal
 from agentloop.errors import (
     ConfigurationError,

@@ -22,7 +22,6 @@ from agentloop import (
     CancellationToken,
     Permissions,
     RequireApproval,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     Tool,
@@ -35,6 +34,7 @@ from agentloop import (
 )
 from agentloop.contracts import ToolPolicy
 from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanAccessToolContext
+from agentloop.drivers import ScenarioStep
 from agentloop.errors import CallSuspended, DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.events.operations import QUEUE_SECONDS
@@ -461,7 +461,8 @@ async def test_a_tool_can_suspend_its_call() -> None:
 PROGRAM = '''
 import asyncio, sys
 from pathlib import Path
-from agentloop import AgentLoop, AgentState, RequireApproval, ScenarioStep, ScriptedDriver, from_json, to_json, tool
+from agentloop import AgentLoop, AgentState, RequireApproval, ScriptedDriver, from_json, to_json, tool
+from agentloop.drivers import ScenarioStep
 from agentloop.values import approve
 
 @tool

@@ -12,7 +12,6 @@ from attrs import frozen
 
 from agentloop import (
     AgentLoop,
-    AuditLog,
     Budget,
     CancellationToken,
     Interceptor,
@@ -25,11 +24,22 @@ from agentloop import (
     handoff_to,
     tool,
 )
-from agentloop.contracts import CanForetellQuestions, CanTellControls, Control, ToolPolicy
+from agentloop.contracts import CanTellControls, Control, ToolPolicy
+from agentloop.contracts.can_intercept import CanForetellQuestions
 from agentloop.errors import InvalidParameter
 from agentloop.interception import RequireApproval, Rule, ToolSelection, at
 from agentloop.mcp import McpEnsemble
-from agentloop.policies import Cache, Deadline, Deduplicate, EgressApproval, Guardrails, RateLimiter, Resilience, Retry
+from agentloop.policies import (
+    AuditLog,
+    Cache,
+    Deadline,
+    Deduplicate,
+    EgressApproval,
+    Guardrails,
+    RateLimiter,
+    Resilience,
+    Retry,
+)
 from agentloop.testing import assert_guarded
 from agentloop.toolkits import Ensemble, ToolOverride
 from agentloop.toolkits.http import http

@@ -14,7 +14,6 @@ from agentloop import (
     AgentLoop,
     AgentState,
     Interceptor,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     StepLimit,
@@ -28,12 +27,13 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import ToolPolicy
-from agentloop.drivers import Driver, StepDraft
+from agentloop.drivers import Driver, ScenarioStep, StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.events import InterceptorRan, ToolCallBlocked, ToolCallCompleted, ToolCallRejected, ToolCallStarted
 from agentloop.interception import at
 from agentloop.models import LLMConfig, wire_format
-from agentloop.testing import Ledger, LoopClock, ToyTool, run_in_virtual_time, toy_call, toy_tools
+from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
+from agentloop.testing.toys import ToyTool
 from agentloop.values import Event, InferenceRequest, Message, ResponsePart, ToolExecutions, ToolStatus
 from agentloop.values.batches import ToolCalls
 from agentloop.values.points import (

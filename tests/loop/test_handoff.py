@@ -17,7 +17,6 @@ from agentloop import (
     Message,
     Permissions,
     RequireApproval,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     Tool,
@@ -30,7 +29,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope
-from agentloop.drivers import InferringDriver, StepDraft
+from agentloop.drivers import InferringDriver, ScenarioStep, StepDraft
 from agentloop.errors import ContractViolation
 from agentloop.events import AgentExecutionCompleted, AgentExecutionStarted, ConversationHandedOver
 from agentloop.interception import AfterStep, BeforeInference, BeforeStep, at

@@ -26,12 +26,12 @@ from agentloop.values import (
     HostedTool,
     InferenceDelta,
     InferenceOptions,
-    InferenceOptionsDict,
     InferenceRequest,
     InferenceResponse,
     Text,
     inference,
 )
+from agentloop.values.inference import InferenceOptionsDict
 from agentloop.values.records import InDoubt
 from agentloop.values.secrets import Secret
 from tests.models.loopback import loopback, respond_text

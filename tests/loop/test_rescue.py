@@ -24,18 +24,11 @@ from agentloop import (
     ToolExecutor,
     tool,
 )
-from agentloop.contracts import (
-    CanAcceptExecutionScope,
-    CanAcceptLifecycle,
-    CanAcceptTools,
-    CanExecuteToolCalls,
-    CanHandleEvents,
-    CanIntercept,
-    CanUseTools,
-    Tools,
-)
+from agentloop.contracts import CanAcceptExecutionScope, CanExecuteToolCalls, CanHandleEvents, CanIntercept, CanUseTools
+from agentloop.contracts.can_accept import CanAcceptLifecycle, CanAcceptTools
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tools import Tools
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
 from agentloop.durable import MemoryJournal

@@ -21,7 +21,6 @@ from agentloop import (
     Interceptor,
     ReActDriver,
     RequireApproval,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     SqliteJournal,
@@ -32,6 +31,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer
+from agentloop.drivers import ScenarioStep
 from agentloop.durable import MemoryJournal
 from agentloop.errors import (
     ContractViolation,
@@ -42,7 +42,8 @@ from agentloop.errors import (
     NoOutput,
     ProviderUnavailable,
 )
-from agentloop.loop import SyncTextStream, TextStream
+from agentloop.loop.event_stream import TextStream
+from agentloop.loop.sync import SyncTextStream
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
     FinishReason,

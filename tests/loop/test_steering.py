@@ -17,7 +17,6 @@ from agentloop import (
     AgentLoop,
     AgentState,
     Message,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     ToolCall,
@@ -26,6 +25,7 @@ from agentloop import (
     to_json,
     tool,
 )
+from agentloop.drivers import ScenarioStep
 from agentloop.durable import MemoryJournal
 from agentloop.errors import ContractViolation, InboxClosed
 from agentloop.events import (
@@ -36,8 +36,7 @@ from agentloop.events import (
     MessageReceived,
 )
 from agentloop.interception import RequireApproval, at
-from agentloop.loop import Inbox
-from agentloop.loop.inbox import Inboxes
+from agentloop.loop.inbox import Inbox, Inboxes
 from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event, ExecutionStatus, Image, StopReason, approve
 from agentloop.values.interruptions import interrupted_state

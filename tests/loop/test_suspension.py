@@ -21,7 +21,6 @@ from agentloop import (
     AgentStop,
     Budget,
     Interceptor,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     TimeLimit,
@@ -33,7 +32,9 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.contracts import CanExecuteToolCalls, CanJournal, Tools
+from agentloop.contracts import CanExecuteToolCalls, CanJournal
+from agentloop.contracts.tools import Tools
+from agentloop.drivers import ScenarioStep
 from agentloop.durable import MemoryJournal, SqliteJournal
 from agentloop.errors import DecisionError
 from agentloop.events import (
@@ -70,7 +71,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = '''
 import asyncio, sys
 from pathlib import Path
-from agentloop import AgentLoop, AgentState, ScenarioStep, ScriptedDriver, from_json, to_json, tool
+from agentloop import AgentLoop, AgentState, ScriptedDriver, from_json, to_json, tool
+from agentloop.drivers import ScenarioStep
 from agentloop.interception import RequireApproval
 from agentloop.values import answer, approve, deny, edit
 

@@ -21,14 +21,8 @@ from agentloop import (
 from agentloop.compilers import ClearOldResults
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError
-from agentloop.interception import (
-    RepeatThresholds,
-    RequireApproval,
-    Rule,
-    StopOnRepeatedCalls,
-    ToolCriterion,
-    ToolSelection,
-)
+from agentloop.interception import RepeatThresholds, RequireApproval, Rule, StopOnRepeatedCalls, ToolSelection
+from agentloop.interception.tool_selection import ToolCriterion
 from agentloop.policies import Resilience, ToolSearch
 from agentloop.toolkits import Ensemble
 from agentloop.values import CallPolicy, ExecutionStatus, ToolChoice

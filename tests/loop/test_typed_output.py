@@ -24,7 +24,7 @@ from agentloop import (
 from agentloop.drivers import ScenarioStep
 from agentloop.errors import NoOutput, ToolDefinitionError
 from agentloop.events import InferenceDeltaReceived, ValidationFailed
-from agentloop.models import NativeMode
+from agentloop.models.modes.native import NativeMode
 from agentloop.values import (
     Event,
     ExecutionStatus,

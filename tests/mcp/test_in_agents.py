@@ -13,7 +13,6 @@ from agentloop import (
     AgentLoop,
     AgentState,
     RequireApproval,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     ToolCall,
@@ -23,6 +22,7 @@ from agentloop import (
 )
 from agentloop.contracts import ToolPolicy
 from agentloop.contracts.tool import DEFAULT_POLICY
+from agentloop.drivers import ScenarioStep
 from agentloop.events import ToolCallCompleted, ToolCallStarted
 from agentloop.mcp import server_process
 from agentloop.values import ToolStatus, approve

@@ -13,7 +13,8 @@ from agentloop.interception import RequireApproval, Rule
 from agentloop.mcp import McpEnsemble
 from agentloop.policies import EgressApproval
 from agentloop.toolkits.statements import Trust
-from agentloop.values import Authority, Effect, Statement, approve
+from agentloop.values import Authority, Effect, approve
+from agentloop.values.authority import Statement
 from tests.mcp.running import NO_TIMEOUTS, small, small_entry
 from tests.toolkits.running import Call, executions, run_calls, scripted_loop
 

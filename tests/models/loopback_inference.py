@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 
-from agentloop.contracts import ExecutionScope, FailedAttempt, Resources
+from agentloop.contracts import ExecutionScope
+from agentloop.contracts.can_infer import FailedAttempt
+from agentloop.contracts.execution_scope import Resources
 from agentloop.models import HttpInference, LLMConfig
 from agentloop.values import InferenceRequest, Message
 from agentloop.values.policies import RetryPolicy

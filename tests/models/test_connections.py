@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve, frozen
 
 from agentloop import AgentLoop, ToolCallingDriver, tool
-from agentloop.contracts import FailedAttempt
+from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.models import HttpInference
 from agentloop.models.connections import (

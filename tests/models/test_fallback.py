@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver
-from agentloop.contracts import CanInfer, FailedAttempt
+from agentloop.contracts import CanInfer
+from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InvalidResponse, RateLimited
 from agentloop.events import InferenceRetried
 from agentloop.models import FallbackInference, ScriptedInference

@@ -14,7 +14,7 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.identity import get_bearer_token_provider
 
-from agentloop.contracts import FailedAttempt
+from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.errors import AuthenticationError, ConfigurationError, InferenceError, ProviderUnavailable
 from agentloop.models import HttpInference, LLMConfig, RecordingInference
 from agentloop.testing import run_in_virtual_time

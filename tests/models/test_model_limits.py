@@ -18,7 +18,8 @@ import pytest
 from attrs import define, field
 
 from agentloop import AgentLoop, ToolCallingDriver
-from agentloop.contracts import CanInfer, DelayedRequest
+from agentloop.contracts import CanInfer
+from agentloop.contracts.can_infer import DelayedRequest
 from agentloop.errors import ConfigurationError, ProviderUnavailable, RateLimited
 from agentloop.events import InferenceDelayed
 from agentloop.models import FallbackInference, HttpInference, LLMConfig, ModelLimits, RecordingInference

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 from attrs import frozen
 
-from agentloop.contracts import FailedAttempt
+from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.errors import BadRequest, InferenceError, ProviderUnavailable, RateLimited
 from agentloop.models import HttpInference
 from agentloop.models.http_client import in_process_client

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver
-from agentloop.contracts import FailedAttempt
+from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.errors import AuthenticationError, ConfigurationError, InferenceError
 from agentloop.models import HttpInference, LLMConfig
 from agentloop.values import to_json

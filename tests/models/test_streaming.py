@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.contracts import FailedAttempt
+from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.errors import (
     AuthenticationError,
     BadRequest,

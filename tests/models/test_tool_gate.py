@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from agentloop import AgentLoop, HttpInference, LLMConfig, ToolCallingDriver, tool
-from agentloop.contracts import LeftOutTool
+from agentloop.contracts.can_infer import LeftOutTool
 from agentloop.errors import BadRequest
 from agentloop.events import ToolLeftOut
 from agentloop.models import tool_gate

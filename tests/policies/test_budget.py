@@ -27,7 +27,8 @@ from agentloop import (
 from agentloop.contracts import CanIntercept, ExecutionScope
 from agentloop.errors import RateLimited
 from agentloop.interception import Interceptor, at
-from agentloop.models import ReActJsonMode, ReActTextMode, get_mode
+from agentloop.models import get_mode
+from agentloop.models.modes.react import ReActJsonMode, ReActTextMode
 from agentloop.models.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.policies import Price, PriceTable, current_budget
 from agentloop.policies.budgets.account import UsageMeter

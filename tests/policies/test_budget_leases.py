@@ -16,9 +16,10 @@ from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInfere
 from agentloop.contracts import CanInfer
 from agentloop.errors import RateLimited
 from agentloop.interception.lending import Lease
-from agentloop.policies import Amounts, Limits, Price, PriceTable, RunningBudget, current_budget
+from agentloop.policies import Price, PriceTable, current_budget
 from agentloop.policies.budgets.account import AccountEntry, BudgetAccount, UsageMeter
-from agentloop.policies.budgets.amounts import NO_AMOUNTS
+from agentloop.policies.budgets.amounts import NO_AMOUNTS, Amounts, Limits
+from agentloop.policies.budgets.leases import RunningBudget
 from agentloop.testing import CountingIds, LoopClock, run_in_virtual_time
 from agentloop.values import (
     FinishReason,

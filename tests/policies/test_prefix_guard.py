@@ -19,7 +19,8 @@ from agentloop.events import ContextEpochBegan, PrefixBroken
 from agentloop.interception import BeforeInference, BeforeStep, CancellationToken, StepLimit, ToolSelection, at
 from agentloop.policies import PrefixGuard, Resilience, TokenLimit
 from agentloop.testing import LawViolation, stable_prefix
-from agentloop.values import AgentState, Event, InferenceRequest, PrefixBreak, Text
+from agentloop.values import AgentState, Event, InferenceRequest, Text
+from agentloop.values.epochs import PrefixBreak
 from agentloop.values.estimates import BYTES_PER_TOKEN, message_tokens, tools_length
 from agentloop.values.time_and_ids import IdSource
 from tests.generated import examples

@@ -42,7 +42,7 @@ from agentloop.drivers import Driver, StepDraft
 from agentloop.durable import MemoryJournal
 from agentloop.errors import ExecutionFailed, ProviderUnavailable
 from agentloop.events import ToolCallCompleted
-from agentloop.interception import POINTS, at
+from agentloop.interception import at
 from agentloop.models import wire_format
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import (
@@ -57,6 +57,7 @@ from agentloop.values import (
     approve,
 )
 from agentloop.values.points import (
+    POINTS,
     AfterInference,
     AfterToolUse,
     AroundInference,

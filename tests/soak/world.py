@@ -37,7 +37,8 @@ from agentloop.durable import MemoryJournal
 from agentloop.errors import InvalidResponse, ProviderUnavailable
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.grammar import ProtocolMonitor
-from agentloop.testing import CountingIds, LoopClock, VirtualTimeLoop
+from agentloop.testing import CountingIds, LoopClock
+from agentloop.testing.clocks import VirtualTimeLoop
 from agentloop.toolkits import Ensemble
 from agentloop.values import (
     Event,

@@ -17,11 +17,8 @@ from attrs import evolve, field, frozen
 from agentloop import AgentState, Message, ScriptedInference, Tool, ToolCallingDriver, tool
 from agentloop.contracts import (
     CanAcceptExecutionScope,
-    CanAccessAgentState,
-    CanAccessToolCall,
     CanAccessToolContext,
     CanCompileMessages,
-    CanDescribeResult,
     CanExecuteToolCalls,
     CanHandleEvents,
     CanInfer,
@@ -29,8 +26,9 @@ from agentloop.contracts import (
     CanUseTools,
     ExecutionScope,
     ToolContext,
-    Tools,
 )
+from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanDescribeResult
+from agentloop.contracts.tools import Tools
 from agentloop.drivers import Driver, ForwardingDriver, InferringDriver, StepDraft
 from agentloop.executors import (
     ForwardingExecutor,

@@ -23,13 +23,13 @@ from agentloop.testing import (
     InferenceKit,
     InterceptorKit,
     JournalKit,
-    Kit,
     ListenerKit,
     ModeKit,
     StoreKit,
     ToolKit,
     check_laws,
 )
+from agentloop.testing.kit import Kit
 from agentloop.testing.scenario import valid_scenarios
 from tests.testing import laws_page, test_driver_kit, test_executor_kit, test_interceptor_kit
 from tests.testing.zoo import MEMBERS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentloop import testing
-from agentloop.testing import LAWS, Kit
+from agentloop.testing.kit import LAWS, Kit
 from tests.testing.zoo import MEMBERS
 from tests.testing.zoo.zoo import Member
 

@@ -24,15 +24,8 @@ from agentloop.events import (
     ToolCallSettled,
     ToolCallStarted,
 )
-from agentloop.testing import (
-    EventMatch,
-    EventRecorder,
-    FakeCall,
-    FakeTool,
-    RandomInference,
-    check_snapshot,
-    snapshot_of,
-)
+from agentloop.testing import EventMatch, EventRecorder, FakeTool, RandomInference, check_snapshot, snapshot_of
+from agentloop.testing.fake_tool import FakeCall
 from agentloop.testing.random_inference import sample
 from agentloop.tools import json_schema
 from agentloop.tools.conversion import structure

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, SqliteJournal, TimeLimit, ToolCall, ToolContext, ToolExecutor, tool
-from agentloop.contracts import CanAccessToolContext, CanPrepareArguments, CanUseInline, CanUseThread, Tool
+from agentloop.contracts import CanAccessToolContext, Tool
+from agentloop.contracts.tool import CanPrepareArguments, CanUseInline, CanUseThread
 from agentloop.durable import MemoryJournal
 from agentloop.errors import (
     ClaimLost,

@@ -7,14 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from agentloop import (
-    AuditLog,
     Budget,
     CancellationToken,
     Interceptor,
     Permissions,
     RequireApproval,
     StepLimit,
-    StopOnFinishReason,
     TimeLimit,
     TokenLimit,
     ToolCall,
@@ -23,8 +21,8 @@ from agentloop import (
 )
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError
-from agentloop.interception import AfterToolUse, BeforeToolUse
-from agentloop.policies import EgressApproval, Guardrails, ReplaceAnswer
+from agentloop.interception import AfterToolUse, BeforeToolUse, StopOnFinishReason
+from agentloop.policies import AuditLog, EgressApproval, Guardrails, ReplaceAnswer
 from agentloop.testing import InterceptorKit, LawViolation, check_laws
 from tests.generated import examples
 from tests.testing.zoo.interceptors import WritesMoreThanDeclared

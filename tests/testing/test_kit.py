@@ -13,22 +13,19 @@ from agentloop import AgentState, ToolExecutor, tool
 from agentloop.contracts import CanAccessToolContext, CanCompileMessages, CanInfer, CanJournal, Tool, ToolContext
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.testing import (
-    LAWS,
     CompilerKit,
     DriverKit,
     ExecutorKit,
     FileLedger,
     InferenceKit,
     JournalKit,
-    Kit,
     LawNotChecked,
     LawTests,
     LawViolation,
     ToolKit,
     check_laws,
-    require,
 )
-from agentloop.testing.kit import find_difference
+from agentloop.testing.kit import LAWS, Kit, find_difference, require
 from agentloop.values import Effect, ToolCalls, ToolExecutions
 from tests.testing.zoo.executors import Reorders, SwallowsCancellation
 

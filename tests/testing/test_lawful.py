@@ -12,9 +12,10 @@ from agentloop.contracts import CanInfer, CanUseTools, can_accept
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler
 from agentloop.contracts.tool import ToolLike
-from agentloop.drivers import ForwardingDriver, ReActDriver, ScriptedDriver
+from agentloop.drivers import ForwardingDriver, ScriptedDriver
 from agentloop.durable import MemoryJournal, replay
 from agentloop.executors import ForwardingExecutor
+from agentloop.models import ReActDriver
 from agentloop.testing import DriverKit, ExecutorKit, FileLedger, InferenceKit, Ledger, Scenario, ToolKit, toy_tools
 from agentloop.values.json import parse_json
 from tests.executors.json_lines import Child, ChildExecutor

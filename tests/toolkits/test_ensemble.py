@@ -11,10 +11,12 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, Interceptor, ScriptedInference, ToolCall, ToolContext, tool
-from agentloop.contracts import CanPinDefinition, Tool, Tools
+from agentloop.contracts import Tool
+from agentloop.contracts.tool import CanPinDefinition
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.toolkits import Ensemble, ToolOverride
-from agentloop.tools import TypedTool
+from agentloop.tools.typed_tool import TypedTool
 from agentloop.values import Effect, ToolStatus
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import EMPTY_OBJECT

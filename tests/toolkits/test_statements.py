@@ -17,8 +17,8 @@ from agentloop.toolkits import Ensemble, ensemble_factory, load_ensembles
 from agentloop.toolkits.descriptor import KEYS, TableKind
 from agentloop.toolkits.files import files
 from agentloop.toolkits.statements import Trust
-from agentloop.values import Authority, Effect, Statement, ToolStatus
-from agentloop.values.authority import DECLARED, is_looser, strictest
+from agentloop.values import Authority, Effect, ToolStatus
+from agentloop.values.authority import DECLARED, Statement, is_looser, strictest
 from agentloop.values.policies import DeduplicatePolicy, RateLimit
 from tests.generated import examples
 from tests.toolkits.running import executions, run_call, run_calls

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, assert_type
 import pytest
 
 from agentloop import Tool, ToolCall, tool
-from agentloop.contracts import CanUseThread
+from agentloop.contracts.tool import CanUseThread
 from agentloop.errors import ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.tools import FunctionTool

@@ -22,7 +22,8 @@ import pytest
 from attrs import evolve, frozen
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, Tool, ToolCall, ToolContext, handoff_to, tool
-from agentloop.contracts import CanRequireDependencies, ToolGroup
+from agentloop.contracts import ToolGroup
+from agentloop.contracts.tool import CanRequireDependencies
 from agentloop.durable import MemoryJournal, fork, replay
 from agentloop.errors import InvalidDependencies
 from agentloop.testing import ExecutorBench

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import Tool, ToolContext, tool
-from agentloop.contracts import CanPrepareArguments
+from agentloop.contracts.tool import CanPrepareArguments
 from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
 from agentloop.models import get_mode
 from agentloop.testing import ExecutorBench

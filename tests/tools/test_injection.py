@@ -8,10 +8,11 @@ import pytest
 from attrs import evolve, frozen
 
 from agentloop import AgentState, ToolCall, ToolContext, tool
-from agentloop.contracts import CanAccessAgentState, CanAccessToolCall, CanAccessToolContext
+from agentloop.contracts import CanAccessToolContext
+from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.testing import ExecutorBench
-from agentloop.tools import TypedTool
+from agentloop.tools.typed_tool import TypedTool
 from agentloop.values.tool_calls import ToolExecution
 
 

@@ -10,7 +10,7 @@ from typing import Any, assert_type, cast
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolContext, tool
-from agentloop.contracts import Tools
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.toolkits import Ensemble

@@ -33,8 +33,8 @@ from agentloop.interception import AfterToolUse, at
 from agentloop.policies import Resilience, ToolSearch
 from agentloop.testing import CountingIds, ManualClock, Scenario, ScriptedTurn, run_in_virtual_time
 from agentloop.testing.strategies import json_values
-from agentloop.tools import ReadResult, read_result
-from agentloop.tools.results import LINE_CHARACTERS, _Page, numbered_lines
+from agentloop.tools import read_result
+from agentloop.tools.results import LINE_CHARACTERS, ReadResult, _Page, numbered_lines
 from agentloop.values import CachePolicy, Image, InferenceRequest, JsonValue, Text, ToolResult, ToolStatus
 from agentloop.values.json import freeze, thaw
 from tests.durable.recovery_bench import Model, Turn, truncate

@@ -9,7 +9,8 @@ from typing import Any, TypedDict, assert_type
 
 from agentloop import AgentLoop, AgentState, CanInfer, Interceptor, Message, SqliteJournal, ToolCallingDriver, from_json
 from agentloop.errors import ExecutionError, ExecutionSuspended, JournalError
-from agentloop.loop import EventStream, SyncEventStream, SyncTextStream, TextStream
+from agentloop.loop.event_stream import EventStream, TextStream
+from agentloop.loop.sync import SyncEventStream, SyncTextStream
 from agentloop.values import Decision, InferenceOptions
 from agentloop.values.event import Event
 

@@ -30,16 +30,16 @@ from agentloop.policies import Budget
 from agentloop.testing import (
     EventMatch,
     EventRecorder,
-    FakeCall,
     FakeTool,
     Fault,
     FaultPlan,
-    Interleaving,
     RandomInference,
     run_in_virtual_time,
     run_interleaved,
     walk_interleavings,
 )
+from agentloop.testing.fake_tool import FakeCall
+from agentloop.testing.interleavings import Interleaving
 from agentloop.values import (
     Decision,
     Event,

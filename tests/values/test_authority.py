@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ToolDefinitionError
-from agentloop.values import Authority, Declarations, Effect, Statement
-from agentloop.values.authority import DECLARED, is_looser, strictest
+from agentloop.values import Authority, Effect
+from agentloop.values.authority import DECLARED, Declarations, Statement, is_looser, strictest
 from agentloop.values.tool_calls import as_egress
 
 EGRESS = st.booleans() | st.lists(st.sampled_from(["url", "mirror", "to"]), min_size=1).map(as_egress)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentloop.values import ToolCall, render_arguments, render_call, render_value
+from agentloop.values import ToolCall, render_call
 from agentloop.values.json import freeze, thaw
-from agentloop.values.rendering import shorten
+from agentloop.values.rendering import render_arguments, render_value, shorten
 from agentloop.values.visible_text import escape_all, escape_invisible, render_text
 from tests.limits import processor_seconds
 

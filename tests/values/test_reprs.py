@@ -16,7 +16,6 @@ from agentloop import (
     AgentState,
     LLMConfig,
     Message,
-    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     ToolCall,
@@ -24,7 +23,7 @@ from agentloop import (
     handoff_to,
     tool,
 )
-from agentloop.drivers import StepDraft
+from agentloop.drivers import ScenarioStep, StepDraft
 from agentloop.durable import MemoryJournal
 from agentloop.interception import StepLimit
 from agentloop.models import HttpInference

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.service.trace import Trace, TraceComparison, build_trace, write_trace_page
+from agentloop.service.trace import Trace, build_trace, write_trace_page
+from agentloop.service.trace.document import TraceComparison
 from agentloop.service.trace.page import VIEWER
 from tests.service.trace.sample import ORDER, recorded_order
 from tests.viewer.browser import Browser, Page, browser_path

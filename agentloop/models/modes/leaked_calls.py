@@ -9,7 +9,8 @@ from attrs import evolve, frozen
 
 from agentloop.models.modes.calls import TAG_CHARACTER, finish_with_calls, is_requested_form
 from agentloop.models.modes.written_calls import describe_rejection, may_begin_in_reasoning, select_calls
-from agentloop.models.text_calls import DEFAULT_FORMATS, CallGrade, ParseResult, RejectedCall, read_calls
+from agentloop.models.text_calls import DEFAULT_FORMATS, CallGrade, read_calls
+from agentloop.models.text_calls.results import ParseResult, RejectedCall
 from agentloop.models.text_calls.tags import tagged_formats
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse

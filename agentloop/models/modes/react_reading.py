@@ -30,12 +30,13 @@ from agentloop.models.modes.written_calls import (
     split_reasoning,
     strip_fence,
 )
-from agentloop.models.text_calls import CallDraft, CallGrade, OfferedTools, ParsedCall, ParseResult, read_calls
+from agentloop.models.text_calls import CallDraft, CallGrade, OfferedTools, read_calls
 from agentloop.models.text_calls.arguments import ResolveOptions, convert_untyped, resolve_call
 from agentloop.models.text_calls.grades import Segment, grade_calls
 from agentloop.models.text_calls.literal_reader import LiteralReader
 from agentloop.models.text_calls.literals import REPEATED_KEY, ParsedObject
 from agentloop.models.text_calls.offered_tools import types_of
+from agentloop.models.text_calls.results import ParsedCall, ParseResult
 from agentloop.tools.conversion import problems, structure
 from agentloop.tools.fields import fields_of
 from agentloop.tools.schema import SchemaBuilder, object_schema

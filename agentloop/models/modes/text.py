@@ -32,8 +32,9 @@ from agentloop.models.modes.written_calls import (
     select_calls,
     strip_fence,
 )
-from agentloop.models.text_calls import DEFAULT_FORMATS, ParseResult, RejectedCall, StreamReader, TextFormat, read_calls
+from agentloop.models.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
 from agentloop.models.text_calls.literal_reader import LiteralReader
+from agentloop.models.text_calls.results import ParseResult, RejectedCall
 from agentloop.models.text_calls.text_buffer import TextBuffer
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (

@@ -8,9 +8,10 @@ from typing import Final, Literal, TypeAlias, get_args
 from attrs import evolve, frozen
 
 from agentloop.errors import BoundExceeded
-from agentloop.models.text_calls import CallGrade, RejectedCall
+from agentloop.models.text_calls import CallGrade
 from agentloop.models.text_calls.grades import is_call_language
 from agentloop.models.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
+from agentloop.models.text_calls.results import RejectedCall
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.tool_calls import Effect, ToolCall, ToolSpec

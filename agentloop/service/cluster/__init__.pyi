@@ -1,15 +1,4 @@
 from agentloop.service.cluster.cluster import Cluster as Cluster
-from agentloop.service.cluster.cluster import ClusterStatus as ClusterStatus
-from agentloop.service.cluster.cluster import Doubt as Doubt
-from agentloop.service.cluster.cluster import QueueStatus as QueueStatus
-from agentloop.service.cluster.cluster import Schedule as Schedule
 from agentloop.service.cluster.database import ClusterDatabase as ClusterDatabase
-from agentloop.service.cluster.engine import Engine as Engine
-from agentloop.service.cluster.jobs import Job as Job
-from agentloop.service.cluster.jobs import JobKind as JobKind
-from agentloop.service.cluster.jobs import JobState as JobState
-from agentloop.service.cluster.jobs import JobStatus as JobStatus
-from agentloop.service.cluster.jobs import RunningJob as RunningJob
 from agentloop.service.cluster.queued_tools import QueuedToolExecutor as QueuedToolExecutor
 from agentloop.service.cluster.worker import Worker as Worker
-from agentloop.service.cluster.worker_locks import WorkerNote as WorkerNote

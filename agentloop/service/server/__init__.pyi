@@ -1,4 +1,3 @@
-from agentloop.service.server.access import Authenticate as Authenticate
 from agentloop.service.server.access import Principal as Principal
 from agentloop.service.server.access import RequestRefused as RequestRefused
 from agentloop.service.server.access import Scope as Scope
@@ -6,8 +5,6 @@ from agentloop.service.server.access import TokenFile as TokenFile
 from agentloop.service.server.access import WebOrigins as WebOrigins
 from agentloop.service.server.application import ServerApplication as ServerApplication
 from agentloop.service.server.cluster_executions import ClusterExecutions as ClusterExecutions
-from agentloop.service.server.executions import CanRunExecutions as CanRunExecutions
 from agentloop.service.server.executions import LocalExecutions as LocalExecutions
-from agentloop.service.server.executions import RecordedExecutions as RecordedExecutions
 from agentloop.service.server.operations import ServerLimits as ServerLimits
 from agentloop.service.server.serving import serve as serve

@@ -199,7 +199,7 @@ _SCHEMAS: Mapping[str, Any] = {
         executions={
             "type": "array",
             "items": {"type": "object"},
-            "description": "see `agentloop.service.trace.TraceExecution`",
+            "description": "see `agentloop.service.trace.document.TraceExecution`",
         },
     ),
     "Decisions": _object(("decisions",), decisions={"type": "object", "additionalProperties": _DECISION}),

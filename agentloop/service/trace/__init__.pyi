@@ -1,9 +1,5 @@
 from agentloop.service.trace.comparison import compare_traces as compare_traces
 from agentloop.service.trace.document import Trace as Trace
-from agentloop.service.trace.document import TraceComparison as TraceComparison
-from agentloop.service.trace.document import TraceDivergence as TraceDivergence
-from agentloop.service.trace.document import TraceExecution as TraceExecution
-from agentloop.service.trace.document import TracePage as TracePage
 from agentloop.service.trace.page import render_trace_page as render_trace_page
 from agentloop.service.trace.page import write_trace_page as write_trace_page
 from agentloop.service.trace.reader import TraceReader as TraceReader

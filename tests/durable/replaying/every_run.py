@@ -12,7 +12,8 @@ from attrs import evolve
 
 from agentloop import AgentLoop, AgentState
 from agentloop.contracts import CanJournal
-from agentloop.durable import MemoryJournal, Replay, replay
+from agentloop.durable import MemoryJournal, replay
+from agentloop.durable.replaying.replays import Replay
 from agentloop.loop.recording import Unrecorded
 
 NOT_REPLAYABLE = {

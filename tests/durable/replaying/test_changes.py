@@ -10,7 +10,8 @@ from attrs import evolve, frozen
 
 from agentloop import AgentLoop, AgentState, Interceptor, ReActDriver, ToolCallingDriver, ToolExecutor, tool
 from agentloop.compilers import SlidingWindow, WholeConversation
-from agentloop.durable import NOTHING, MemoryJournal, replay
+from agentloop.durable import MemoryJournal, replay
+from agentloop.durable.replaying.divergence import NOTHING
 from agentloop.interception import (
     AfterInference,
     AfterStep,

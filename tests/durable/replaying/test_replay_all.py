@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from agentloop import AgentLoop
-from agentloop.durable import MemoryJournal, Replay, replay_all
+from agentloop.durable import MemoryJournal, replay_all
+from agentloop.durable.replaying.replays import Replay
 from agentloop.values import ExecutionHead
 from tests.durable.replaying.bench import Ledger, loop_of, tools
 

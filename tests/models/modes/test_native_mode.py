@@ -9,18 +9,15 @@ import pytest
 from attrs import evolve, frozen
 
 from agentloop import ScriptedInference, ToolCall, tool
-from agentloop.contracts import CanInfer, CanReportRetries, CanUseMode, FailedAttempt, RetryReport
+from agentloop.contracts import CanInfer, CanUseMode
+from agentloop.contracts.can_infer import CanReportRetries, FailedAttempt, RetryReport
 from agentloop.errors import InvalidResponse
-from agentloop.models import (
-    ModeInference,
-    NativeMode,
-    ProgramMode,
-    ReActJsonMode,
-    ReActTextMode,
-    StructuredMode,
-    TextMode,
-)
-from agentloop.models.modes.native import AssumedMode
+from agentloop.models import TextMode
+from agentloop.models.modes.native import AssumedMode, NativeMode
+from agentloop.models.modes.program import ProgramMode
+from agentloop.models.modes.react import ReActJsonMode, ReActTextMode
+from agentloop.models.modes.selection import ModeInference
+from agentloop.models.modes.structured import StructuredMode
 from agentloop.values import (
     InferenceDelta,
     InferenceRequest,

@@ -11,9 +11,9 @@ import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.drivers import ReActDriver
 from agentloop.events import InferenceDeltaReceived
-from agentloop.models import ScriptedInference, validate_call
+from agentloop.models import ReActDriver, ScriptedInference
+from agentloop.models.modes.calls import validate_call
 from agentloop.testing import LawViolation, ModeKit, ScriptedTurn
 from agentloop.values import (
     Bounds,

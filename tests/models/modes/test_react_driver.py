@@ -26,7 +26,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer, CanNameModel
-from agentloop.drivers import Rejection
+from agentloop.drivers.rejections import Rejection
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.events import (
     DecisionExtractionFailed,
@@ -37,9 +37,10 @@ from agentloop.events import (
     ValidationFailed,
 )
 from agentloop.interception import RequireApproval
-from agentloop.models import ReActCall, ReActDecision, ReActJsonMode, ReActTextMode, decision_of
+from agentloop.models import ReActDecision, decision_of
 from agentloop.models.modes.answer_stream import LabelSearch, PlainSearch
-from agentloop.models.modes.react import select_react_mode
+from agentloop.models.modes.react import ReActJsonMode, ReActTextMode, select_react_mode
+from agentloop.models.modes.react_reading import ReActCall
 from agentloop.values import (
     Bounds,
     Capabilities,

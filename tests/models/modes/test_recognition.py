@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from agentloop.contracts import CanUseMode
-from agentloop.models import NativeMode, TextMode, get_mode, select_mode
+from agentloop.models import TextMode, get_mode
+from agentloop.models.modes.native import NativeMode
+from agentloop.models.modes.selection import select_mode
 from agentloop.models.text_calls import DEFAULT_FORMATS
 from agentloop.values import InferenceRequest, InferenceResponse, Message, Text
 from tests.drivers.test_mode_choice import Named

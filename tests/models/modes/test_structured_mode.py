@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, Budget, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived
-from agentloop.models import StructuredMode
-from agentloop.models.modes.structured import build_tool_branch
+from agentloop.models.modes.structured import StructuredMode, build_tool_branch
 from agentloop.tools import SchemaValidator
 from agentloop.values import (
     AgentStep,

@@ -15,7 +15,11 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver,
 from agentloop.contracts import CanNameModel, CanUseMode
 from agentloop.errors import ConfigurationError, ExecutionFailed
 from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived, ValidationFailed
-from agentloop.models import NativeMode, ProgramMode, ReActJsonMode, ReActTextMode, StructuredMode, TextMode, get_mode
+from agentloop.models import TextMode, get_mode
+from agentloop.models.modes.native import NativeMode
+from agentloop.models.modes.program import ProgramMode
+from agentloop.models.modes.react import ReActJsonMode, ReActTextMode
+from agentloop.models.modes.structured import StructuredMode
 from agentloop.models.text_calls import (
     DEFAULT_FORMATS,
     AttemptResult,

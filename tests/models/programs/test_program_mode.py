@@ -7,7 +7,7 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolChoice
 from agentloop.errors import ConfigurationError
 from agentloop.interception import ToolSelection
-from agentloop.models import ProgramMode
+from agentloop.models.modes.program import ProgramMode
 from agentloop.values import InferenceRequest, InferenceResponse, Message, ToolStatus
 from tests.models.programs.running import World, program
 

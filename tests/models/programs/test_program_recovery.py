@@ -13,18 +13,8 @@ from agentloop.durable import MemoryJournal, Redaction
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
 from agentloop.models import RunProgram
 from agentloop.testing import CrashableJournal
-from agentloop.values import (
-    Approve,
-    Decision,
-    Deny,
-    ExecutionStatus,
-    InDoubt,
-    RecordKind,
-    ToolStatus,
-    approve,
-    deny,
-    edit,
-)
+from agentloop.values import Decision, ExecutionStatus, InDoubt, RecordKind, ToolStatus, approve, deny, edit
+from agentloop.values.decisions import Approve, Deny
 from tests.durable.recovery_bench import Model, ToolLedger
 
 SOURCE = """

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCallingDriver
-from agentloop.durable import ForkPolicy, fork
+from agentloop.durable import fork
+from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.recovery import stop_execution
 from agentloop.mcp import McpEnsemble
 from agentloop.models import RunProgram
 from agentloop.testing import CrashableJournal
-from agentloop.values import Approve, Decision, ExecutionStatus, RecordKind, ToolStatus
+from agentloop.values import Decision, ExecutionStatus, RecordKind, ToolStatus
+from agentloop.values.decisions import Approve
 from tests.durable.exported import record_execution, run_test
 from tests.durable.recovery_bench import ToolLedger
 from tests.mcp.running import small

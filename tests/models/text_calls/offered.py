@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentloop.models.text_calls import ParseResult, StreamReader, read_calls
+from agentloop.models.text_calls import StreamReader, read_calls
+from agentloop.models.text_calls.results import ParseResult
 from agentloop.values.tool_calls import ToolSpec
 
 BOOK = ToolSpec(

@@ -6,7 +6,8 @@ from math import inf
 
 import pytest
 
-from agentloop.models.text_calls import CallGrade, ParseResult, StreamReader, read_calls
+from agentloop.models.text_calls import CallGrade, StreamReader, read_calls
+from agentloop.models.text_calls.results import ParseResult
 from agentloop.values import Bounds
 
 from .offered import TOOLS

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from agentloop import AgentLoop, AgentState, CanUseTools, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
+from agentloop import AgentLoop, AgentState, HttpInference, Interceptor, LLMConfig, ToolCallingDriver
+from agentloop.contracts import CanUseTools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.interception import at
 from agentloop.service.cli.sources import load_tools

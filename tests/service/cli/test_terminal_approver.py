@@ -14,7 +14,8 @@ from rich.console import Console
 
 from agentloop.service.cli.execution import TerminalApprover
 from agentloop.service.cli.rows import rows_of, screens_of
-from agentloop.values import Approve, Decision, Deny, Edit, PendingCall, ToolCall
+from agentloop.values import Decision, PendingCall, ToolCall
+from agentloop.values.decisions import Approve, Deny, Edit
 
 PAGER, QUESTION = "Enter", "Run it?"
 

@@ -24,9 +24,11 @@ from agentloop.errors import (
     WorkFailed,
     WorkRefused,
 )
-from agentloop.service.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, JobState, Worker
+from agentloop.service.cluster import Cluster, ClusterDatabase, Worker
 from agentloop.service.cluster.deletions import DeletionSweep
+from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import ResumeRequest, forget_execution, resume_prefix
+from agentloop.service.cluster.jobs import Job, JobKind, JobState
 from agentloop.values import Decision, ExecutionStatus, Message, approve, deny
 from agentloop.values.secrets import Secret
 from tests.limits import LONGEST

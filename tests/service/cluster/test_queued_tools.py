@@ -23,10 +23,19 @@ from agentloop.durable import open_journal
 from agentloop.errors import ClusterError, ConfigurationError
 from agentloop.executors.remote_calls import RemoteCall
 from agentloop.service.cluster import Cluster as ClusterClient
-from agentloop.service.cluster import ClusterDatabase, Engine, Job, JobKind, QueuedToolExecutor
+from agentloop.service.cluster import ClusterDatabase, QueuedToolExecutor
+from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import Retention, executions_of_call, forget_calls, start_job_id
-from agentloop.values import CannotTell, DidNotHappen, SystemClock, ToolExecution, ToolStatus
-from agentloop.values.records import callers_of, check_execution_id, inner_key, sub_agent_execution_id
+from agentloop.service.cluster.jobs import Job, JobKind
+from agentloop.values import SystemClock, ToolExecution, ToolStatus
+from agentloop.values.records import (
+    CannotTell,
+    DidNotHappen,
+    callers_of,
+    check_execution_id,
+    inner_key,
+    sub_agent_execution_id,
+)
 from tests.limits import LONGEST
 from tests.loaded import loaded_python
 from tests.postgres import PostgresServer

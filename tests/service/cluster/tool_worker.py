@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agentloop import AgentLoop, CanExecuteToolCalls, ScriptedInference, ToolCall, ToolContext, ToolExecutor, tool
-from agentloop.contracts import Tool
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolContext, ToolExecutor, tool
+from agentloop.contracts import CanExecuteToolCalls, Tool
 from agentloop.service.cluster import QueuedToolExecutor, Worker
 from agentloop.values import Reconciliation, cannot_tell, did_not_happen, happened
 

@@ -24,7 +24,6 @@ from agentloop.service.server.feeds import RunningInference
 from agentloop.service.server.record_events import ServerEvent
 from agentloop.values import (
     AgentState,
-    EventHead,
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
@@ -33,6 +32,7 @@ from agentloop.values import (
     Text,
     from_json,
 )
+from agentloop.values.event import EventHead
 from tests.service.server.front import (
     DEADLINE,
     TOKENS,

@@ -18,7 +18,7 @@ from agentloop.durable import MemoryJournal
 from agentloop.service.server import LocalExecutions, ServerApplication, ServerLimits
 from agentloop.service.server.feeds import Feeds
 from agentloop.service.server.record_events import RecordReader
-from agentloop.testing import UnreliableJournal
+from agentloop.testing.journal_network import UnreliableJournal
 from agentloop.values import InferenceRequest, RecordKind
 from tests.loaded import loaded_python
 from tests.service.server.front import (

@@ -21,7 +21,8 @@ from agentloop.events import EventBus, continue_trace, current_operation, trace_
 from agentloop.executors import RemoteCall, RemoteResult, RemoteToolExecutor, run_remote_call
 from agentloop.mcp import McpEnsemble
 from agentloop.service.cluster import Cluster
-from agentloop.values import Operation, OperationKind, from_json, to_json
+from agentloop.values import Operation, from_json, to_json
+from agentloop.values.event import OperationKind
 from tests.loaded import loaded_agentloop
 from tests.mcp.running import NO_TIMEOUTS
 from tests.service.cluster.workers import working

@@ -20,9 +20,10 @@ from agentloop.events import EventBus
 from agentloop.interception import BeforeInference, Permissions, RequireApproval, StepLimit
 from agentloop.models import FallbackInference, RunProgram
 from agentloop.policies import Resilience
-from agentloop.testing import StreamedModel, StreamedTurn
+from agentloop.testing.eager_start_kit import StreamedModel, StreamedTurn
 from agentloop.testing.scenario import ScriptedTurn
-from agentloop.values import Approve, Deny, InferenceRequest, InferenceResponse, RetryPolicy, Text
+from agentloop.values import InferenceRequest, InferenceResponse, RetryPolicy, Text
+from agentloop.values.decisions import Approve, Deny
 from tests.service.telemetry.observed import Watch, attribute, context_of, error_of
 
 

@@ -13,17 +13,11 @@ from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, tool
 from agentloop.contracts import Tool
 from agentloop.durable import MemoryJournal
 from agentloop.errors import ProviderUnavailable, ToolFailed
-from agentloop.interception import (
-    AfterToolUse,
-    AroundInference,
-    BeforeExecution,
-    BeforeToolUse,
-    Proceed,
-    RequireApproval,
-)
+from agentloop.interception import AfterToolUse, AroundInference, BeforeExecution, BeforeToolUse, RequireApproval
 from agentloop.service.trace import build_trace
 from agentloop.testing import CountingIds, CrashableJournal, LoopClock, run_in_virtual_time
 from agentloop.values import InferenceRequest, InferenceResponse, Reasoning, Text, Usage, approve
+from agentloop.values.points import Proceed
 
 ORDER = "order-7"
 

@@ -16,7 +16,7 @@ from agentloop.contracts import CanInfer
 from agentloop.durable import MemoryJournal
 from agentloop.durable.chain import chain_record
 from agentloop.errors import ConfigurationError, ProviderUnavailable, UnknownExecution
-from agentloop.interception import AroundInference, Proceed
+from agentloop.interception import AroundInference
 from agentloop.models import FallbackInference
 from agentloop.policies import Price, PriceTable
 from agentloop.service.trace import TraceReader, build_trace, document
@@ -24,6 +24,7 @@ from agentloop.testing import CrashableJournal, LoopClock, run_in_virtual_time
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import InferenceRequest, InferenceResponse, JournalRecord
 from agentloop.values.json import format_json, parse_json
+from agentloop.values.points import Proceed
 from tests.service.trace.merging import merge
 from tests.service.trace.sample import ORDER, PROMPT, SlowModel, recorded_order
 

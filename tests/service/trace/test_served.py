@@ -14,7 +14,8 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.durable import MemoryJournal, SqliteJournal
-from agentloop.service.server import RecordedExecutions, ServerLimits
+from agentloop.service.server import ServerLimits
+from agentloop.service.server.executions import RecordedExecutions
 from agentloop.service.trace import build_trace, page
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import format_json, parse_json

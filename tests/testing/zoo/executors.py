@@ -9,9 +9,10 @@ from typing import Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop import ToolExecutor
-from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, ToolPolicy, Tools
+from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, ToolPolicy
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.tools import Tools
 from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.executors import ForwardingExecutor
 from agentloop.interception import AroundToolUse, Interceptor, InterceptorStack

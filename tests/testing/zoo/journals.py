@@ -12,7 +12,10 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.durable import HeldClaim, HeldClaims, MemoryJournal, claim_conflict, group_trees
+from agentloop.durable import MemoryJournal
+from agentloop.durable.chain import claim_conflict
+from agentloop.durable.held_claims import HeldClaim, HeldClaims
+from agentloop.durable.trees import group_trees
 from agentloop.errors import ClaimLost
 from agentloop.testing import JournalKit
 from agentloop.values.commands import ExecutionCommand

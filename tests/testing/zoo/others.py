@@ -15,17 +15,16 @@ from agentloop import Message, Tool, tool
 from agentloop.contracts import (
     CanAcceptExecutionScope,
     CanCompileMessages,
-    CanDescribeResult,
     CanInfer,
     CanKeepState,
-    CanPresentResult,
     CanUseMode,
     ExecutionScope,
     Namespace,
     ToolContext,
-    Tools,
 )
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
+from agentloop.contracts.tool import CanDescribeResult, CanPresentResult
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolFailed
 from agentloop.models import get_mode
 from agentloop.policies import MemoryStore

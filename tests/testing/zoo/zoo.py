@@ -10,7 +10,8 @@ from typing import Any
 
 from attrs import frozen
 
-from agentloop.testing import Kit, LawNotChecked, LawViolation
+from agentloop.testing import LawNotChecked, LawViolation
+from agentloop.testing.kit import Kit
 
 OWN_EXAMPLES = 25
 """With how many examples a member is found to break its law."""

@@ -30,7 +30,6 @@ from agentloop.values import (
     InferenceOptions,
     InferenceRequest,
     Message,
-    Part,
     ProviderPart,
     Reasoning,
     ResponseFormat,
@@ -42,6 +41,7 @@ from agentloop.values import (
     to_json,
 )
 from agentloop.values.json import format_json
+from agentloop.values.messages import Part
 from agentloop.values.tool_calls import MALFORMED
 from agentloop.values.value import encode_each as encode_values
 from tests.models.generated_requests import (
