@@ -96,7 +96,8 @@ def lay_around(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Ca
 
     def add(layer: Callable[[Call], CallLayer]) -> None:
         def with_layer(*args: Any) -> standard_layers.Features:
-            return usual(*args).with_innermost(Feature(layer))
+            features = usual(*args)
+            return evolve(features, inside=(*features.inside, Feature(layer)))
 
         monkeypatch.setattr(standard_layers, "standard_features", with_layer)
 
