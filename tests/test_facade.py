@@ -20,7 +20,7 @@ NAMES = {
     "agentloop": 43,
     "agentloop.compilers": 5,
     "agentloop.contracts": 39,
-    "agentloop.drivers": 7,
+    "agentloop.drivers": 8,
     "agentloop.durable": 19,
     "agentloop.errors": 68,
     "agentloop.events": 67,
@@ -37,7 +37,7 @@ NAMES = {
     "agentloop.service.trace": 6,
     "agentloop.testing": 49,
     "agentloop.toolkits": 6,
-    "agentloop.tools": 9,
+    "agentloop.tools": 10,
     "agentloop.values": 79,
 }
 """How many names each package exports. A number may only fall: a name is exported if programs write or get it."""

@@ -6,4 +6,5 @@ from agentloop.tools.function_tool import FunctionTool as FunctionTool
 from agentloop.tools.function_tool import tools_of as tools_of
 from agentloop.tools.results import read_result as read_result
 from agentloop.tools.schema import json_schema as json_schema
+from agentloop.tools.typed_tool import TypedTool as TypedTool
 from agentloop.tools.validation import SchemaValidator as SchemaValidator

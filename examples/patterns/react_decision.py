@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from agentloop import AgentLoop, ReActDriver, ScriptedInference, ToolCall, tool
-from agentloop.drivers.rejections import Rejection
+from agentloop.drivers import Rejection
 from agentloop.models import ReActDecision, decision_of
 from agentloop.values import ToolSpec
 

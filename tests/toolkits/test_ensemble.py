@@ -16,7 +16,7 @@ from agentloop.contracts.tool import CanPinDefinition
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.toolkits import Ensemble, ToolOverride
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool
 from agentloop.values import Effect, ToolStatus
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import EMPTY_OBJECT

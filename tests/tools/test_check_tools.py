@@ -10,8 +10,7 @@ import pytest
 
 from agentloop import Tool, tool
 from agentloop.testing import FakeTool
-from agentloop.tools import check_tools
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool, check_tools
 
 
 def undocumented(a: int) -> int:

@@ -19,9 +19,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainVal
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.errors import InvalidOutput, InvalidParameter, ToolDefinitionError
-from agentloop.tools import FunctionTool, Range, json_schema
+from agentloop.tools import FunctionTool, Range, TypedTool, json_schema
 from agentloop.tools.output_type import OutputType
-from agentloop.tools.typed_tool import TypedTool
 from agentloop.values import ToolExecution
 
 

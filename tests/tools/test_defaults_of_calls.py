@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from agentloop import Tool, ToolCall, tool
 from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, ToolFromSpec
 from agentloop.toolkits.overrides import ToolOverride, apply_override
+from agentloop.tools import TypedTool
 from agentloop.tools.fitting import defaults_of_call, fit_call, prepare_arguments
-from agentloop.tools.typed_tool import TypedTool
 from agentloop.values import ToolSpec, thaw
 
 

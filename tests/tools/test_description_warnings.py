@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from agentloop import Tool, tool
-from agentloop.tools import check_tools
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool, check_tools
 
 
 class Described(Tool):

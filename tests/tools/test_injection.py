@@ -12,7 +12,7 @@ from agentloop.contracts import CanAccessToolContext
 from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.testing import ExecutorBench
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool
 from agentloop.values.tool_calls import ToolExecution
 
 

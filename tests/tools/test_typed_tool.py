@@ -12,7 +12,7 @@ from agentloop import Tool, ToolCall
 from agentloop.contracts import ToolPolicy
 from agentloop.errors import InvalidArguments, ToolDefinitionError, ToolFailed
 from agentloop.testing import ExecutorBench
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool
 from agentloop.values import Effect
 
 

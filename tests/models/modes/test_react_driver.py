@@ -26,7 +26,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer, CanNameModel
-from agentloop.drivers.rejections import Rejection
+from agentloop.drivers import Rejection
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.events import (
     DecisionExtractionFailed,

@@ -14,7 +14,7 @@ TOOLS = '''
 from agentloop import tool, Tool
 from agentloop.toolkits import Ensemble
 from agentloop.toolkits.summarization import condense
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool
 
 @tool(effect="pure")
 def add(a: int, b: int = 2) -> int:
@@ -33,7 +33,7 @@ speech = Ensemble("speech", [say, condense]).without("condense")
 '''
 BROKEN = '''
 from agentloop import tool
-from agentloop.tools.typed_tool import TypedTool
+from agentloop.tools import TypedTool
 
 class Half(TypedTool):
     async def use(self, a) -> int:
