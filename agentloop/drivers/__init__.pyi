@@ -6,3 +6,4 @@ from agentloop.drivers.rejections import Rejection as Rejection
 from agentloop.drivers.scripted import ScenarioStep as ScenarioStep
 from agentloop.drivers.scripted import ScriptedDriver as ScriptedDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver as ToolCallingDriver
+from agentloop.models.modes.react import ReActDriver as ReActDriver

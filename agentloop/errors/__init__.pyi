@@ -52,6 +52,7 @@ from agentloop.values.interruptions import ExecutionInterrupted as ExecutionInte
 from agentloop.values.interruptions import StepInterrupted as StepInterrupted
 from agentloop.values.journal_errors import ClaimLost as ClaimLost
 from agentloop.values.journal_errors import ExecutionClaimed as ExecutionClaimed
+from agentloop.values.journal_errors import InferenceNotRecorded as InferenceNotRecorded
 from agentloop.values.journal_errors import JournalBusy as JournalBusy
 from agentloop.values.journal_errors import JournalConflict as JournalConflict
 from agentloop.values.journal_errors import JournalCorrupt as JournalCorrupt

@@ -14,7 +14,7 @@ from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.inferring_driver import name_of
-from agentloop.errors import ForeignCancellation
+from agentloop.errors import ForeignCancellation, InferenceNotRecorded
 from agentloop.events.bus import emit_at_step
 from agentloop.events.execution import (
     AgentExecutionStarted,
@@ -50,7 +50,6 @@ from agentloop.values.batches import ready_calls
 from agentloop.values.decisions import PendingCall
 from agentloop.values.event import Event, EventHead, OperationKind
 from agentloop.values.interruptions import ExecutionInterrupted, cause_of
-from agentloop.values.journal_errors import InferenceNotRecorded
 from agentloop.values.json import freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint

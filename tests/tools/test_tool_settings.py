@@ -10,6 +10,7 @@ from agentloop import AgentLoop, ScriptedInference, tool
 from agentloop.contracts import ToolPolicy
 from agentloop.errors import AgentLoopError, ConfigurationError
 from agentloop.values import InferenceOptions
+from agentloop.values.inference import InferenceOptionsDict
 
 FLAGS = ("sequential", "strict", "eager", "reads_results", "repeatable", "runs_code")
 
@@ -51,7 +52,7 @@ def test_a_tool_without_sense_is_refused(settings: dict[str, Any]) -> None:
         {"top_p": -1.0},
     ],
 )
-def test_a_sampling_setting_out_of_its_range_is_refused(settings: dict[str, Any]) -> None:
+def test_a_sampling_setting_out_of_its_range_is_refused(settings: InferenceOptionsDict) -> None:
     """The options and the loop refuse what every provider would."""
     (name,) = settings
     with pytest.raises(ConfigurationError, match=name):

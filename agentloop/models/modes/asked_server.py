@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -21,16 +21,17 @@ from agentloop.errors import BadRequest, InferenceError, InvalidResponse, ToolsN
 from agentloop.models.http_inference import HttpInference
 from agentloop.models.model_capabilities import first_row, service_capabilities
 from agentloop.models.modes.native import AssumedMode, NativeMode
-from agentloop.models.modes.program import ProgramMode
-from agentloop.models.modes.selection import ModeInference
-from agentloop.models.modes.structured import StructuredMode
-from agentloop.models.modes.text import TextMode
+from agentloop.models.modes.selection import ModeInference, form_of, with_form
 from agentloop.models.server_abilities import ServerAbilities
 from agentloop.values.capabilities import CapabilityRow
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice, Usage
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.tool_calls import ToolSpec
+
+if TYPE_CHECKING:
+    from agentloop.models.modes.structured import StructuredMode
+    from agentloop.models.modes.text import TextMode
 
 _Answer: TypeAlias = tuple[list[InferenceDelta], InferenceResponse]
 
@@ -54,8 +55,7 @@ def asked_inference(called: CanInfer, rows: Sequence[CapabilityRow], state: Agen
     if not isinstance(called, ModeInference) or not isinstance(server, HttpInference):
         return called
     name, wire_format = server.model_name, server.wire_format_name
-    form = called.mode.form if isinstance(called.mode, ProgramMode) else called.mode
-    if form.name != "native" or mode_choice(state, name) is not None:
+    if form_of(called.mode).name != "native" or mode_choice(state, name) is not None:
         return called
     if rows and first_row(rows, name, wire_format) is not None:
         return called
@@ -226,6 +226,10 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
             abilities: what the server says.
             streaming: whether the response is streamed.
         """
+        # Loaded here: most servers have a tool API, and reading calls in text needs many modules.
+        from agentloop.models.modes.structured import StructuredMode
+        from agentloop.models.modes.text import TextMode
+
         says_tools = abilities is not None and abilities.has_tools is False
         reason, usage = abilities.reason if abilities is not None and says_tools else "", NO_USAGE
         if self.enforces_schemas if abilities is None else abilities.enforces_schemas:
@@ -246,10 +250,9 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
 
     async def _call(self, mode: StructuredMode | TextMode, request: InferenceRequest, *, streaming: bool) -> _Answer:
         before = self.native.mode
-        native = before.form if isinstance(before, ProgramMode) else before
+        native = form_of(before)
         mode = mode.with_bounds(native.bounds) if isinstance(native, NativeMode | AssumedMode) else mode
-        form = evolve(before, form=mode) if isinstance(before, ProgramMode) else mode
-        inference, deltas = evolve(self.native, mode=form), list[InferenceDelta]()
+        inference, deltas = evolve(self.native, mode=with_form(before, mode)), list[InferenceDelta]()
         if not streaming:
             return deltas, await inference.infer(request)
         stream = inference.stream(request)

@@ -99,6 +99,20 @@ def _program_mode(form: CanUseMode) -> CanUseMode:
     return ProgramMode(form=form)
 
 
+def form_of(mode: CanUseMode) -> CanUseMode:
+    """Return the mode in which a model writes its programs, or the mode itself if it writes none."""
+    if mode.name != PROGRAM_MODE:
+        return mode
+    from agentloop.models.modes.program import ProgramMode
+
+    return mode.form if isinstance(mode, ProgramMode) else mode
+
+
+def with_form(mode: CanUseMode, form: CanUseMode) -> CanUseMode:
+    """Return the mode of programs that are written in another form, or the form itself in place of any other mode."""
+    return form if form_of(mode) is mode else _program_mode(form)
+
+
 # Scripted models and custom ones often report no name; they are expected to do whatever the mode requires.
 _ALL_CAPABILITIES = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
 
@@ -353,12 +367,8 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissi
         return evolve(self, mode=fallback)
 
     def _choice(self, fallback: ModeInference, error: ToolsNotSupported) -> ModeChoice:
-        from agentloop.models.modes.program import ProgramMode
-
         model = self.inference.model_name if isinstance(self.inference, CanNameModel) else ""
-        mode = fallback.mode
-        form = mode.form if isinstance(mode, ProgramMode) else mode
-        return ModeChoice(model, form.name, f"the provider refused the tools: {error}")
+        return ModeChoice(model, form_of(fallback.mode).name, f"the provider refused the tools: {error}")
 
 
 _LONGEST_QUESTION = 2_000
