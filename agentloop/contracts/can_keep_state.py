@@ -20,7 +20,7 @@ class Namespace(Value):
 
     Attributes:
         name: the name; users of a store that use the same name share the states.
-        max_entries: the maximum number of states, of which the least recently used is evicted first; None for no limit.
+        max_entries: the maximum number of states; one more evicts the least recently used state. None for no limit.
     """
 
     name: str
@@ -60,8 +60,8 @@ class CanKeepState(ABC):
     def is_shared(self) -> bool:
         """Whether other processes, or later ones, may read the states; by default true.
 
-        Their times are then seconds since 1970, which mean the same everywhere. Else they are those of a monotonic clock, which
-        does not jump, and has another start on each machine and after each reboot.
+        The times of shared states are seconds since 1970, which mean the same everywhere. The times of other states are seconds of
+        a monotonic clock. That clock never jumps, but starts anew on each machine and after each reboot.
         """
         return True
 

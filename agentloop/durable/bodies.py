@@ -81,12 +81,12 @@ _SAMPLE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def rendered_form(render: RequestRenderer | None, request: InferenceRequest) -> dict[str, Any] | None:
-    """Return how the model receives requests like this one, as plain JSON data; None when it receives them unchanged.
+    """Return a request like this one as the model receives it, as plain JSON data; None when the model receives it unchanged.
 
     A short sample conversation replaces the real one, so that the size does not grow with the execution.
 
     Args:
-        render: returns a request as the model receives it; None when it receives requests unchanged.
+        render: returns a request as the model receives it; None when the model receives requests unchanged.
         request: the request.
     """
     if render is None:
@@ -128,7 +128,7 @@ def read_attachments(body: dict[str, Any], started: RecordedCall) -> RecordedCal
         body: the body of the record about the attachments.
         started: the call from its intent.
     """
-    # What was masked in part names nothing any more.
+    # An attachment may name something, such as the execution of an agent, and a name that is masked in part finds nothing.
     return evolve(started, attachments=EMPTY_OBJECT if REDACTED in body else body["beside"])
 
 
@@ -163,7 +163,7 @@ def read_outcome(body: dict[str, Any], started: RecordedCall | None) -> Recorded
         data = {"id": started.intent.id, "call": to_plain(started.intent.call)} | data
     execution = from_plain(data, ToolExecution)
     if started is None:
-        # The effect of the tool is not recorded without an intent; this one is never repeated unasked.
+        # Without an intent, the effect of the tool is not recorded; a call with `effect` is never repeated unasked.
         intent = CallIntent(
             key=execution.key, id=execution.id, call=execution.call, effect="effect", at=execution.started_at
         )
@@ -206,7 +206,7 @@ def read_command(stored: object, execution_id: str) -> ExecutionCommand:
     try:
         text = stored.decode("utf-8", "surrogatepass") if isinstance(stored, bytes) else stored
         if not isinstance(text, str):
-            raise ValueError("it is stored as no text")  # noqa: TRY301, TRY004  # reported with the other errors below
+            raise ValueError("it is not stored as text")  # noqa: TRY301, TRY004  # reported with the other errors below
         return from_json(text, ExecutionCommand)
     except ValueError as error:
         raise JournalCorrupt(

@@ -1,8 +1,8 @@
 """Differences between states, and between requests, as plain JSON data whose size does not grow with the conversation.
 
 A delta names what the later value shares with the earlier one by position, and holds the rest. Sequences that only grow, such
-as messages and steps, are stored as the length of the common beginning and the items after it. A message that consists of a
-response and outcomes which other records of the step hold refers to them.
+as messages and steps, are stored as the length of the common beginning and the items after it. A message refers to the records
+of its step that hold its response and its outcomes, where there are any.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ V = TypeVar("V", AgentState, AgentContext, ExecutionState, InferenceRequest)
 
 _NO_CONTEXT = AgentContext()
 _copy_advanced = copier(AgentState, "execution", "updated_at")
-_REST: Mapping[str, Mapping[str, Any]] = {
+_BLANKS: Mapping[str, Mapping[str, Any]] = {
     "state": {"context": _NO_CONTEXT, "extensions": EMPTY_OBJECT, "execution": None},
     "execution": {"steps": ()},
     "context": {"messages": ()},
     "request": {"messages": ()},
 }
-"""What is not among the scalars of a value, because it has a delta of its own, and what takes its place there; by keys of a delta."""
+"""The fields that have deltas of their own, each with the value that replaces it among the scalars; by key of the delta."""
 
 
 # --- what other records of a step hold -----------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ _REST: Mapping[str, Mapping[str, Any]] = {
 class StepParts:
     """The responses and outcomes that are recorded of the incomplete step, to which the record of the step refers.
 
-    What was masked is left out: a step that holds it is stored in full, as the other records of it cannot be read back.
+    Masked responses and outcomes are left out: their records cannot be read back, so a step that holds one is stored in full.
 
     Attributes:
         responses: the response of each inference of the step; None for one that failed or was masked.
@@ -57,7 +57,7 @@ class StepParts:
     executions: dict[str, ToolExecution] = field(factory=dict)
 
     def add_response(self, index: int, response: InferenceResponse | None) -> None:
-        """Add the response of an inference; it replaces those from this index on, as a repeated inference does."""
+        """Add the response of an inference. It replaces the responses from this index on, since a repeated inference voids them."""
         del self.responses[index:]
         self.responses.append(response)
 
@@ -67,7 +67,7 @@ class StepParts:
         self.executions.clear()
 
     def write_message(self, message: Message) -> dict[str, Any]:
-        """Return a message as plain JSON data: as the response that it consists of, with the keys of its calls, if it is recorded."""
+        """Return a message as plain JSON data: as the index of its response, with the keys of its calls, if these are recorded."""
         if message.role == "assistant" and not message.metadata:
             for index, response in reversed(tuple(enumerate(self.responses))):
                 if response is not None and _consists_of(message, response):
@@ -111,14 +111,14 @@ def _consists_of(message: Message, response: InferenceResponse) -> bool:
 def state_delta(before: AgentState | None, after: AgentState, parts: StepParts | None = None) -> dict[str, Any]:
     """Return the delta between two states.
 
-    A message that a step and the conversation share is stored once. What follows from a further step, such as the totals with
-    its tokens, is not stored; what else changed refers to the state after that step. The conversation comes first, so that the texts of two
-    states of one agent begin alike.
+    A message that a step and the conversation share is stored once. If the later state has one step more, the totals with that
+    step are not stored: the delta is relative to the earlier state with the step. The conversation comes first, so that the texts
+    of two states of one agent begin alike.
 
     Args:
         before: the earlier state; None to store the later one in full.
         after: the later state.
-        parts: what other records of the step hold; None to store all of it.
+        parts: the responses and outcomes that other records of the step hold; None to store all of them here.
     """
     delta = _messages_delta(() if before is None else before.messages, after.messages, parts or StepParts())
     if before is not None and (step := _next_step(before, after)) is not None:
@@ -144,7 +144,7 @@ def apply_state_delta(before: AgentState | None, delta: dict[str, Any], parts: S
     Args:
         before: the earlier state.
         delta: the delta.
-        parts: what other records of the step hold.
+        parts: the responses and outcomes that other records of the step hold.
 
     Raises:
         InvalidDocument: the data are not a delta.
@@ -162,8 +162,9 @@ def apply_state_delta(before: AgentState | None, delta: dict[str, Any], parts: S
 def _next_step(before: AgentState, after: AgentState) -> AgentStep | None:
     """Return the step that a state has more than an earlier one; None when it has not exactly one."""
     earlier, later = before.execution, after.execution
-    has_next = earlier is not None and later is not None and len(later.steps) == len(earlier.steps) + 1
-    return later.steps[-1] if later is not None and has_next else None
+    if earlier is None or later is None or len(later.steps) != len(earlier.steps) + 1:
+        return None
+    return later.steps[-1]
 
 
 def _advance(state: AgentState, step: AgentStep) -> AgentState:
@@ -174,7 +175,10 @@ def _advance(state: AgentState, step: AgentStep) -> AgentState:
 
 
 def _add_scalars(delta: dict[str, Any], changed: dict[str, Any], name: str, before: V | None, after: V) -> None:
-    """Add the fields of a value that changed, or all of them where there is no earlier value or one has its default again."""
+    """Add the fields of a value that changed.
+
+    All of them are added if there is no earlier value, or if a field has its default again: plain data leave out defaults.
+    """
     if before is not None and _has_same_scalars(name, before, after):
         return
     plain: dict[str, Any] = to_plain(_scalars(name, after))
@@ -200,12 +204,12 @@ def _apply_scalars(delta: dict[str, Any], name: str, before: T | None, kind: typ
 
 
 def _scalars(name: str, value: V) -> V:
-    """Return a value without what has a delta of its own."""
-    return evolve(value, **_REST[name])
+    """Return a value without the fields that have deltas of their own."""
+    return evolve(value, **_BLANKS[name])
 
 
 def _has_same_scalars(name: str, before: V, after: V) -> bool:
-    """Return whether two values are the same without what has deltas of their own; faster than to compare their `_scalars`."""
+    """Return whether the scalars of two values are the same, without copying the values as `_scalars` does."""
     kind: Any = type(after)
     get = _scalar_getter(name, kind)
     later, former = get(after), get(before)
@@ -217,7 +221,7 @@ def _has_same_scalars(name: str, before: V, after: V) -> bool:
 
 @cache
 def _scalar_getter(name: str, kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    return _getter_of([field for field in _compared_names(kind) if field not in _REST[name]])
+    return _getter_of([attribute for attribute in _compared_names(kind) if attribute not in _BLANKS[name]])
 
 
 def _extensions_delta(before: JsonObject, after: JsonObject) -> dict[str, Any]:
@@ -254,9 +258,7 @@ def _messages_delta(before: Sequence[Message], after: Sequence[Message], parts: 
 
 def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str, Any]:
     """Return the delta between two contexts without their messages."""
-    if after is before:
-        return {}
-    if before is not None and _has_same_scalars("context", before, after):
+    if after is before or (before is not None and _has_same_scalars("context", before, after)):
         return {}
     return {"context": to_plain(_scalars("context", after))}
 
@@ -380,7 +382,7 @@ def apply_request_delta(
 
 
 def kept_messages(delta: Mapping[str, Any]) -> int | None:
-    """Return how many of the former messages begin the later ones; None when a delta of states or requests changes no message."""
+    """Return how many of the earlier messages the later ones begin with; None when a delta, of states or requests, changes none."""
     messages = delta.get("messages")
     return None if messages is None else int(messages["keep"])
 
@@ -395,7 +397,7 @@ class MessageIndex:
         self._positions: dict[int, int] = {}
 
     def update(self, messages: Sequence[Message]) -> None:
-        """Index a new version of the conversation; only what was added to the last one is read."""
+        """Index a new version of the conversation. Where it only adds messages to the last version, only these are read."""
         indexed = self._messages
         unchanged = len(indexed) if len(messages) >= len(indexed) and all(map(is_, indexed, messages)) else 0
         if not unchanged:
@@ -481,7 +483,7 @@ def is_same_json(left: object, right: object, *, ordered: bool = False) -> bool:
 
 
 _SAME_IF_EQUAL = frozenset({str, int, bool})
-"""Classes whose equal values have the same JSON form; those of a float and a time differ for zeros, and for time zones."""
+"""Classes whose equal values have the same JSON form. Equal floats may differ in the sign of a zero, equal times in the time zone."""
 
 
 def _json_kind(value: object) -> tuple[type, str] | None:
@@ -506,7 +508,7 @@ def _children(left: Any, right: Any) -> Iterable[tuple[Any, Any]]:
 
 @cache
 def _field_getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that returns the fields of an attrs class which are compared; none of any other class."""
+    """Return a function that returns the compared fields of an instance of an attrs class, and nothing of any other object."""
     return _getter_of(_compared_names(kind))
 
 
