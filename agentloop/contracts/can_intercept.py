@@ -16,11 +16,11 @@ from agentloop.values.tool_calls import ToolSpec
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
-"""What a plain or an async function returns."""
+"""The result of a function that may be plain or async."""
 
 
 class CanLimitTime(ABC):
-    """Limits the time of an execution; implemented by interceptors. The other interceptors are interrupted when it is over."""
+    """Limits the time of an execution; implemented by interceptors. When the time is over, the other interceptors are interrupted."""
 
     @abstractmethod
     def remaining_seconds(self, state: AgentState) -> float | None:
@@ -32,7 +32,7 @@ class CanLimitTime(ABC):
 
 
 class CanStopAtOnce(ABC):
-    """Stops executions at any moment, from outside; implemented by interceptors. The other interceptors are interrupted then."""
+    """Stops executions at any moment, from outside; implemented by interceptors. A stop interrupts the other interceptors."""
 
     @abstractmethod
     def current_stop(self) -> StopSignal | None:
@@ -40,7 +40,7 @@ class CanStopAtOnce(ABC):
 
     @abstractmethod
     def notify_at_stop(self, notify: Callable[[], None]) -> Callable[[], None]:
-        """Call a function in the running event loop when executions are stopped, or soon if they are already.
+        """Call a function in the running event loop when executions are stopped, or soon if they are stopped already.
 
         Returns:
             A function that takes the request back.
@@ -53,7 +53,9 @@ class CanWatchRequests(ABC):
     An implementer keeps these laws:
 
     - Its methods neither raise nor change anything.
-    - It is called in the order of the methods here: for each request once, and for each interceptor in between.
+    - A request begins with `begin_request` and ends with `end_request`; if an interceptor answers it, the end is left out. A new
+      epoch comes before the request that it is for.
+    - `watch_layer` is called for each interceptor, at any point; a point in between may change the request.
     """
 
     @abstractmethod
@@ -67,7 +69,7 @@ class CanWatchRequests(ABC):
         Args:
             inference: the model; compared by identity.
             request: the request.
-            state: the state of which it was made.
+            state: the state from which the driver made it.
         """
 
     @abstractmethod
@@ -86,7 +88,7 @@ class CanWatchRequests(ABC):
 
 
 class CanForetellQuestions(ABC):
-    """Tells beforehand whether calls of a tool wait for a decision; implemented by interceptors that let them wait, or block them."""
+    """Tells beforehand whether calls of a tool wait for a decision; implemented by interceptors that suspend or block calls."""
 
     @abstractmethod
     def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
@@ -102,7 +104,7 @@ class CanForetellQuestions(ABC):
 
 
 class CanDeclareLimits(ABC):
-    """Declares to which limits the stack holds an interceptor; without it, an interceptor has none."""
+    """Declares the limits that the stack enforces for an interceptor. An interceptor that declares none has none."""
 
     @property
     @abstractmethod
@@ -123,8 +125,8 @@ class CanIntercept(ABC):
 
     An implementer keeps these laws:
 
-    - `points` names every point that it handles; the loop calls it at no other, and those cost nothing.
-    - It returns a context of the type that it received; only what the context has methods for may change.
+    - `points` names every point that it handles; the loop calls it at no other point, and the other points cost nothing.
+    - It returns a context of the type that it received, and changes the context by the methods of the context only.
     - It keeps no state of an execution unless it documents that: one interceptor serves any number of executions (law 9).
     - If it raises, the guarded operation is not performed: the call or the inference does not happen (law 11).
     """

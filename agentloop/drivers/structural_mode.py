@@ -1,4 +1,4 @@
-"""Modes that are objects with the methods of `CanUseMode` and no subclass of it."""
+"""Modes that have the methods of `CanUseMode` without being subclasses of it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def as_mode(mode: ModeLike) -> CanUseMode:
     """Return a mode as drivers use it.
 
     Args:
-        mode: an object with the methods of a mode. The other members of `CanUseMode`, such as `reprompts`, count where it has them.
+        mode: an object with the methods of a mode. It may have the other members of `CanUseMode`, such as `reprompts`.
 
     Raises:
-        TypeError: it is no such object; the message names the methods that it lacks.
+        TypeError: it lacks methods of a mode, which the message names, or is a class.
     """
     if isinstance(mode, CanUseMode):
         return mode
@@ -48,14 +48,13 @@ def as_mode(mode: ModeLike) -> CanUseMode:
 
 
 def _has(mode: object, name: str) -> bool:
-    return (
-        isinstance(mode.name, str) if name == "name" and hasattr(mode, "name") else callable(getattr(mode, name, None))
-    )
+    member = getattr(mode, name, None)
+    return isinstance(member, str) if name == "name" else callable(member)
 
 
 @frozen(eq=False)
 class StructuralMode(CanUseMode):
-    """A mode around an object with its methods. What the object does not have is as `CanUseMode` has it.
+    """A mode around an object that has the methods of one. Members that the object lacks are inherited from `CanUseMode`.
 
     Attributes:
         mode: the object.
@@ -98,7 +97,7 @@ class StructuralMode(CanUseMode):
         return evolve(self, mode=self.mode.with_tools(tools)) if hasattr(self.mode, "with_tools") else self
 
     def add_tools(self, tools: Tools) -> Tools:
-        """Return the tools with those that the mode needs besides."""
+        """Return the tools, and further tools that the mode needs."""
         added: Tools = self.mode.add_tools(tools) if hasattr(self.mode, "add_tools") else tools
         return added
 

@@ -45,7 +45,7 @@ class Interceptor(CanIntercept, CanDeclareLimits):
 
     A point may be a plain or an async method. It returns the context it received, or a changed copy of it; an `around`
     point awaits `proceed()` and returns its result or another one. Methods that are set on an instance, or later on a class,
-    are called too, from the next execution on. A public method whose name looks like that of a point and is none is an error.
+    are called too, from the next execution on. A public method whose name looks like a point, but is not a point, is an error.
 
     Attributes:
         priority: higher runs first on the way in and last on the way out; equal priorities keep the order of
@@ -59,7 +59,7 @@ class Interceptor(CanIntercept, CanDeclareLimits):
         writes: the paths that it may change, such as `request.system_prompt`; None for all. A path includes what is below it.
             Any other change is an error, and is not made.
         holds_deltas: whether the deltas of a streamed response are emitted only when the response has passed all interceptors
-            without a change of its text. Deltas of responses that did not, and of attempts that failed, are dropped then.
+            without a change of its text. The deltas of a response whose text was changed, and of a failed attempt, are dropped.
 
     Raises:
         TypeError: when a subclass is defined with a method such as `before_tool_call`, which is not a point.
@@ -76,6 +76,7 @@ class Interceptor(CanIntercept, CanDeclareLimits):
         """Check the names of the methods."""
         super().__init_subclass__(**kwargs)
         _check_class(cls)
+        # The methods of mixins are checked here, since a mixin is not an interceptor by itself.
         for base in cls.__mro__:
             if not issubclass(base, Interceptor) and base not in Interceptor.__mro__:
                 _check_method_names(f"{cls.__qualname__}, {base.__qualname__}", vars(base))
@@ -186,7 +187,7 @@ def overridden_points(interceptor: Interceptor, methods: Mapping[str, object]) -
         methods: the methods of a base class, by point.
 
     Raises:
-        TypeError: an attribute of the instance looks like a point and is none.
+        TypeError: an attribute of the instance looks like a point, but is not one.
     """
     cls, own = type(interceptor), getattr(interceptor, "__dict__", {})
     _check_class(cls)
@@ -238,7 +239,7 @@ _METHOD_TYPES = (FunctionType, MethodType, partial, partialmethod, staticmethod,
 
 
 def _check_method_names(owner: str, attributes: Mapping[str, object], *prefixes: str) -> None:
-    """Check that no public method looks like a point and is none.
+    """Check that every public method whose name looks like a point is a point.
 
     Args:
         owner: the name of the class.
@@ -246,7 +247,7 @@ def _check_method_names(owner: str, attributes: Mapping[str, object], *prefixes:
         prefixes: prefixes of points, besides the usual ones.
 
     Raises:
-        TypeError: one does; the message has the most similar point.
+        TypeError: a method is not; the message names the most similar point.
     """
     for name, attribute in attributes.items():
         if name.startswith("_") or name in POINTS or not isinstance(attribute, _METHOD_TYPES):
