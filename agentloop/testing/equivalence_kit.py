@@ -47,7 +47,8 @@ class EquivalenceKit(Kit):
     """Checks that a driver behaves like a reference driver, in a loop with toy tools (law 12).
 
     Args:
-        factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference(write_tags))`.
+        factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference(notation))`, where
+            `notation` writes the turns of the model as the driver reads them; see `NOTATIONS`.
         reference: creates the driver to compare with; by default one with native tool calls.
         examples: the number of examples that are tried.
         scenarios: the model's decisions; None for `valid_scenarios("stop")`.
@@ -87,7 +88,7 @@ class EquivalenceKit(Kit):
 
 
 def _first_difference(place: str, theirs: object, ours: object) -> tuple[str, object, object]:
-    """Return where two values differ first, and what each has there; a long sequence is compared item by item."""
+    """Return the first place at which two values differ, and both values there; sequences are compared item by item."""
     if not isinstance(theirs, list | tuple) or not isinstance(ours, list | tuple):
         return place, theirs, ours
     for index, (left, right) in enumerate(zip_longest(theirs, ours, fillvalue="nothing")):

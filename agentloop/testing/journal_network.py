@@ -26,6 +26,8 @@ from agentloop.values.tool_calls import Effect, ToolCall
 
 # --- the network ------------------------------------------------------------------------------------------------------
 
+_UNREACHABLE = "the storage could not reach this process"
+
 
 class Outage(StrEnum):
     """What happens to requests while a network is cut."""
@@ -33,7 +35,7 @@ class Outage(StrEnum):
     REFUSED = "refused"
     """They fail at once and never reach the storage."""
     UNANSWERED = "unanswered"
-    """The first append reaches the storage, but its answer is lost; then as `REFUSED`."""
+    """The first append reaches the storage, but its answer is lost. Further requests are refused."""
     DELAYED = "delayed"
     """They wait, and reach the storage when the network is healed."""
 
@@ -75,15 +77,16 @@ class UnreliableJournal(CanJournal, CanRedactRecords):
         self._healed.set()
 
     async def expire(self, *, tells: bool) -> None:
-        """Give up the claims of this process, as a storage does with those of a process that it cannot reach.
+        """Give up the claims of this process, as a storage does when it cannot reach the process.
 
         Args:
-            tells: whether the process notices it at once; else only when the storage refuses its appends.
+            tells: whether the process notices the loss at once; else only when the storage refuses its appends.
         """
         for claim in self._claims:
             await claim.storage_claim.release()
-        for claim in self._claims if tells else ():
-            self.lose(claim.execution_id)
+        if tells:
+            for claim in self._claims:
+                claim.lose(_UNREACHABLE)
 
     def lose(self, execution_id: str) -> None:
         """Tell this process that its claim on an execution is lost.
@@ -93,7 +96,7 @@ class UnreliableJournal(CanJournal, CanRedactRecords):
         """
         for claim in self._claims:
             if claim.execution_id == execution_id:
-                claim.lose("the storage could not reach this process")
+                claim.lose(_UNREACHABLE)
 
     @property
     def has_claims(self) -> bool:
@@ -172,15 +175,15 @@ class UnreliableJournal(CanJournal, CanRedactRecords):
 class DistantClaim(HeldClaim):
     """A claim in a storage behind a network."""
 
-    def __init__(self, storage_claim: Claim, passes: Callable[[], Any]) -> None:
+    def __init__(self, storage_claim: Claim, pass_network: Callable[[], Any]) -> None:
         super().__init__(storage_claim.execution_id, storage_claim.token)
         self.storage_claim: Claim = storage_claim
-        self._passes = passes
+        self._pass_network = pass_network
 
     async def release(self) -> None:
         """Release the claim, unless it is lost: then the storage has given it up."""
         if not self.is_lost:
-            await self._passes()
+            await self._pass_network()
             await self.storage_claim.release()
 
 
@@ -190,6 +193,7 @@ _EXECUTION_ID = "cut off"
 _EFFECTS = {"pay": Effect.EFFECT, "note": Effect.IDEMPOTENT, "look": Effect.PURE}
 _STEPS: Sequence[Sequence[str]] = (("pay", "look"), ("pay", "note", "pay"), ("note",), ("pay",))
 _ENDING_SECONDS = 10.0
+"""How long a driver may take to end after it was told that its claim is lost."""
 
 
 @frozen
@@ -295,7 +299,7 @@ def _counting(name: str, effect: Effect, effects: Counter[str]) -> Tool:
     @tool(name=name, effect=effect)
     async def count(context: ToolContext) -> str:
         """Count how often the call has its effect."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # so that the network can be cut before the effect, and after it
         effects[context.idempotency_key] += 1
         await asyncio.sleep(0)
         return "done"
