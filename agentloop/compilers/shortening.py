@@ -27,7 +27,7 @@ class SizeCache:
 
     def size_of(self, message: Message, measure: Callable[[Message], int]) -> int:
         """Return the size of a message by this measure, which is the same for the whole execution."""
-        # By identity, which the stored message keeps from being used again: comparing messages takes longer than measuring them.
+        # Found by id, since comparing messages takes longer than measuring them. A stored message keeps its id from being reused.
         known = self._sizes.get(id(message))
         if known is None:
             known = self._sizes[id(message)] = (message, measure(message))
@@ -36,14 +36,14 @@ class SizeCache:
 
 @define(eq=False)
 class ShortenedConversation(ABC):
-    """What a compiler has read of one conversation, and what it shows of it; each message is measured once.
+    """The part of one conversation that a compiler has read, and the messages that it shows; each message is measured once.
 
     Attributes:
         known: the sizes of messages that were measured before.
         messages: the conversation so far.
         epoch_start: how many messages there were when the epoch began.
-        head: what is shown of those.
-        reason: why it began.
+        head: the messages that are shown in place of these.
+        reason: why the epoch began.
         stale: the stale results among the messages; None if no tool makes results stale.
     """
 
@@ -63,11 +63,11 @@ class ShortenedConversation(ABC):
 
     @property
     def visible(self) -> tuple[Message, ...]:
-        """What is shown."""
+        """The messages that are shown."""
         return self.head + self.messages[self.epoch_start :]
 
     def extend(self, messages: tuple[Message, ...]) -> None:
-        """Read the rest of a conversation of which the first messages were read before."""
+        """Read the messages of a conversation that follow the messages read before."""
         for index in range(len(self.messages), len(messages)):
             size = self.known.size_of(messages[index], self.measure)
             self._sizes.append(size)
@@ -85,7 +85,7 @@ class ShortenedConversation(ABC):
 
     @abstractmethod
     def read(self, messages: tuple[Message, ...], index: int) -> None:
-        """Read a message."""
+        """Read message `index`, the first one that was not read before."""
 
     @abstractmethod
     def replace(self, messages: tuple[Message, ...], end: int, changed: Sequence[int]) -> None:
@@ -100,13 +100,13 @@ class ShortenedConversation(ABC):
 
         Args:
             start: how many messages there are.
-            head: what is shown of those from now on.
-            reason: why it begins.
+            head: the messages that are shown in place of these from now on.
+            reason: why the epoch begins.
         """
         self.epoch_start, self.head, self.reason = start, tuple(head), reason
 
     def resize(self, index: int, shown: Message) -> None:
-        """Note that a message is shown in another form."""
+        """Note that message `index` is shown in another form, whose size counts."""
         size = self.measure(shown)
         self._size += size - self._sizes[index]
         self._sizes[index] = size
@@ -117,7 +117,7 @@ C = TypeVar("C", bound=ShortenedConversation)
 
 @define(eq=False)
 class ConversationCache(Generic[C]):
-    """What one execution has read of its conversation, and the state that it was extended to."""
+    """The conversation of one execution as it was read, the state whose messages were read last, and the sizes of messages."""
 
     sizes: SizeCache = field(factory=SizeCache)
     conversation: C | None = None
@@ -139,7 +139,7 @@ class ShorteningCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAc
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that knows these tools, such as which of their results later calls make stale."""
         inner = self.inner
-        # Stale results are replaced here: a history in which they change would have to be read anew.
+        # The stale results of a history are replaced here: if the history replaced them, all of it would have to be read anew.
         if not isinstance(inner, HistoryCompiler) and isinstance(inner, CanAcceptTools):
             inner = inner.with_tools(tools)
         return evolve(self, inner=inner, tools=tools)
@@ -157,7 +157,7 @@ class ShorteningCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAc
 
     @abstractmethod
     def begin(self, state: AgentState, known: SizeCache) -> C:
-        """Return a conversation of which nothing was read yet.
+        """Return a conversation that has read nothing yet.
 
         Args:
             state: the state, whose system prompt may count.
@@ -171,14 +171,15 @@ class ShorteningCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAc
     def shorten(self, state: AgentState) -> C:
         """Return the conversation of a state, read to its end."""
         cache = self._cache if self._cache is not None else ConversationCache[C]()
-        known = cache.conversation
+        earlier = cache.conversation
         # A driver asks for the messages and the epoch of the same state.
-        if known is not None and cache.state is state:
-            return known
+        if earlier is not None and cache.state is state:
+            return earlier
         messages, conversation = tuple(self.inner.compile(state)), self.begin(state, cache.sizes)
-        # What is shown is a function of the whole conversation, so it is extended only if that is a prefix of the new one.
-        if known is not None and known.settings == conversation.settings:
-            conversation = known if messages[: len(known.messages)] == known.messages else conversation
+        # Every message decides what is shown, so the earlier conversation is extended only if it is a prefix of the new one.
+        if earlier is not None and earlier.settings == conversation.settings:
+            is_prefix = messages[: len(earlier.messages)] == earlier.messages
+            conversation = earlier if is_prefix else conversation
         conversation.extend(messages)
         cache.conversation, cache.state = conversation, state
         return conversation

@@ -65,7 +65,7 @@ NO_AMOUNTS = Amounts()
 
 @frozen
 class Limits:
-    """How much may be used; None is no limit. The remainder of limits has the same form.
+    """How much may be used, or how much of it is left; None is no limit.
 
     Attributes:
         steps: steps of the loop.
@@ -98,7 +98,7 @@ class Limits:
 
     def share(self, share: float) -> Limits:
         """Return this share of each limit, rounded down."""
-        # Rounded down, so that the shares of several leases never add up to more than the limit.
+        # Shares that are rounded up could add up to more than the limit.
         return self._combined(NO_AMOUNTS, lambda limit, _: int(limit * share))
 
     def allows(self, amounts: Amounts) -> bool:
@@ -113,7 +113,7 @@ class Limits:
         )
 
     def of(self, reason: StopReason) -> int | None:
-        """Return the limit that is the reason of a stop; money in cost units."""
+        """Return the limit on steps, tool calls, tokens or cost that is the reason of a stop; money in cost units."""
         match reason:
             case StopReason.COST_LIMIT:
                 return self.cost
@@ -162,7 +162,7 @@ def limit_signal(
     Args:
         reason: which limit.
         limit: how much it allows; money in dollars, time in seconds.
-        is_near: whether the limit is only so near that the next answer is the last.
+        is_near: whether the limit is not reached yet, and the next answer has to be the last one.
         is_estimated: whether the counts are estimates.
         **counts: how much was used, by name; `cost` in cost units.
     """
@@ -197,5 +197,5 @@ def _format_usage(reason: StopReason, counts: dict[str, int], *, is_near: bool, 
         return f": {about}{counts['tokens']:,} used"
     if reason is StopReason.COST_LIMIT:
         return f": {about}{counts['cost'] / COST_UNITS_PER_DOLLAR:.4g} used"
-    # Steps and calls are counted one by one: a limit of them that is reached is used up exactly.
+    # Steps and calls are counted one by one. When their limit is reached, exactly so many were used as it allows.
     return f": {next(iter(counts.values())):,} used" if is_near and counts else ""
