@@ -23,16 +23,19 @@ from agentloop.values.json import read_pointer
 from agentloop.values.reprs import ShownByField
 
 _MAX_SUBSCHEMAS: Final = 400
-"""The maximum number of subschemas, those of references once for each reference: more take long to compile."""
+"""The maximum number of subschemas; the target of a reference counts once for each reference. More take long to compile."""
 _MAX_ENUM_VALUES: Final = 2_000
+"""The maximum number of values in enumerations, if each is a long number."""
 _MAX_SCHEMA_LEVELS: Final = 32
 _MAX_LEVELS: Final = 100
 """The maximum depth of a value. jsonschema works by recursion, and gives up at a depth that depends on its caller."""
 _EXACT: Final = 2**53
 """Numbers below are the same as integers and as floats."""
 _SHORT: Final = 256
+"""Numbers below count as one element."""
 _NUMBER_TYPES: Final = frozenset({int, float})
 _ELEMENTS_OF_NUMBER: Final = 6
+"""The elements that a longer number adds."""
 _CHARACTERS_PER_ELEMENT: Final = 32
 
 _LIMITS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
@@ -43,14 +46,16 @@ _DECLARATIONS: Final = frozenset({"$defs", "$comment", "format"})
 _ROOT_DECLARATIONS: Final = frozenset({"$schema", "$id"})
 _CONDITIONAL: Final = ("if", "then", "else")
 _IN_PLACE: Final = frozenset({"allOf", "anyOf", "oneOf"})
+_SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "not", *_CONDITIONAL})
+"""Keywords with one subschema."""
 _FALLIBLE: Final = frozenset({"anyOf", "oneOf", "not", "if"})
 """Keywords whose schemas need not accept a value that is valid."""
-_FALSE: Final = frozenset({"items", "additionalProperties"})
+_MAY_BE_FALSE: Final = frozenset({"items", "additionalProperties"})
 """Keywords that may be false; another subschema that is false has errors of its own kind."""
-_FAILING: Final = _PLAIN | _FALSE | {"enum", "const", "multipleOf", "not", "anyOf", "oneOf", "$ref"}
+_FAILING: Final = _PLAIN | _MAY_BE_FALSE | {"enum", "const", "multipleOf", "not", "anyOf", "oneOf", "$ref"}
 """Keywords with an error of their own, besides those of their subschemas; `required` has one for each name."""
 _STORED: Final = frozenset({"enum", "const", "not", "anyOf", "oneOf", "allOf"})
-"""Keywords whose values do not count."""
+"""Keywords whose values are not written into messages, so that their sizes do not count."""
 
 
 @frozen(eq=False, repr=False)
@@ -104,8 +109,8 @@ def quick_check(schema: object, keywords: Container[str]) -> QuickCheck | None:
 def is_read_alike(data: object, most: float) -> bool:
     """Return whether both libraries read a value in the same way, and it has at most so many elements.
 
-    A name, and 32 characters, are elements too. The value is plain: only lists, dictionaries, texts, true, false, None and numbers
-    that a float can hold; no class that is derived from these.
+    Each name, and every 32 characters, count as an element, too. Only plain values are read alike: lists, dictionaries, texts, true,
+    false, None and numbers that a float can hold, but no instances of subclasses.
     """
     elements = 0.0
     level: list[Any] = [data]
@@ -221,12 +226,18 @@ class _Reader:
     def schema(self, node: Any, level: int, owner: str = "") -> _Read:
         """Return what jsonschema-rs gets for a subschema.
 
+        Args:
+            node: the subschema.
+            level: its depth, from 1.
+            owner: the keyword that has it as its only subschema; empty for others.
+
         Raises:
             _DifferentError: if it has something that may be different there.
         """
         self.subschemas += 1
         self.levels = max(self.levels, level)
-        if self.subschemas > _MAX_SUBSCHEMAS or level > _MAX_SCHEMA_LEVELS or (node is False and owner not in _FALSE):
+        is_refused = node is False and owner not in _MAY_BE_FALSE
+        if self.subschemas > _MAX_SUBSCHEMAS or level > _MAX_SCHEMA_LEVELS or is_refused:
             raise _DifferentError
         if isinstance(node, bool):
             return _Read(node, _ANYTHING, _ANYTHING)
@@ -260,7 +271,8 @@ class _Reader:
         """Write a keyword without subschemas; those that say nothing about data are left out."""
         if keyword in {"enum", "const"}:
             self._count_values(value if keyword == "enum" else [value])
-        is_integer = keyword == "multipleOf" and type(value) is int  # of others, the rest depends on how it is computed
+        # The remainder of a float depends on how it is computed.
+        is_integer = keyword == "multipleOf" and type(value) is int
         if is_integer or keyword in _PLAIN or keyword in {"enum", "const"}:
             written[keyword] = value
         elif keyword in _DECLARATIONS or (node is self._root and keyword in _ROOT_DECLARATIONS):
@@ -295,9 +307,6 @@ class _Reader:
             self._followed.pop()
 
 
-_SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "not", *_CONDITIONAL})
-
-
 # --- what jsonschema spends -----------------------------------------------------------------------------------------
 
 _STEPS_PER_SUBSCHEMA: Final = 0.5
@@ -308,7 +317,7 @@ _ELEMENTS_OF_MEMBER: Final = 2  # with its name
 
 
 def _cost(node: Mapping[str, Any], keywords: int, parts: list[tuple[str, _Read]], *, fails: bool) -> _Cost:
-    """Return what jsonschema spends on a value, as `_Work` counts it.
+    """Return what jsonschema spends on a value, as `_Work` in `validation.py` counts it.
 
     Args:
         node: the schema.
@@ -326,16 +335,15 @@ def _cost(node: Mapping[str, Any], keywords: int, parts: list[tuple[str, _Read]]
         elif keyword in {"properties", "additionalProperties"}:
             members = _worst(members, cost, _ELEMENTS_OF_MEMBER)
         else:
-            # On the value itself, or on each name. Branches that may fail keep their errors.
-            is_handled = not is_fallible
+            # The subschema is for the value itself, or for each name. A branch that may fail passes no errors on.
+            passes_on = not is_fallible
             at_once = _worst(_Cost(0.0), cost, _ELEMENTS_OF_MEMBER) if keyword == "propertyNames" else cost
-            steps += at_once.steps + is_handled * at_once.errors
-            errors += is_handled * at_once.errors
-            inner_steps += at_once.inner_steps + is_handled * at_once.inner_errors
-            inner_errors += is_handled * at_once.inner_errors
+            steps += at_once.steps + passes_on * at_once.errors
+            errors += passes_on * at_once.errors
+            inner_steps += at_once.inner_steps + passes_on * at_once.inner_errors
+            inner_errors += passes_on * at_once.inner_errors
     for each in (items, members):
-        each_steps = each.inner_steps + each.inner_errors
-        inner_steps += each_steps
+        inner_steps += each.inner_steps + each.inner_errors
         inner_errors += each.inner_errors
     return _Cost(steps, errors, inner_steps, inner_errors)
 
@@ -343,8 +351,8 @@ def _cost(node: Mapping[str, Any], keywords: int, parts: list[tuple[str, _Read]]
 def _own_cost(node: Mapping[str, Any], keywords: int, *, fails: bool) -> tuple[float, float, float, float]:
     sizes = sum(len(value) for key, value in node.items() if key not in _STORED and isinstance(value, list | dict))
     compared = 0.5 * (("enum" in node) + ("const" in node)) + ("uniqueItems" in node)
-    steps = _STEPS_PER_SUBSCHEMA + keywords + _STEPS_PER_REFERENCE * ("$ref" in node) + compared
-    steps += 2 * compared + sizes / _ELEMENTS_PER_STEP
+    steps = _STEPS_PER_SUBSCHEMA + keywords + _STEPS_PER_REFERENCE * ("$ref" in node)
+    steps += 3 * compared + sizes / _ELEMENTS_PER_STEP
     inner_steps = keywords / _ELEMENTS_PER_STEP + compared
     if not fails:
         return steps, 0.0, inner_steps, 0.0
@@ -356,7 +364,7 @@ def _own_cost(node: Mapping[str, Any], keywords: int, *, fails: bool) -> tuple[f
 
 
 def _worst(known: _Cost, cost: _Cost, elements: int) -> _Cost:
-    """Return the larger cost for each element of parts that have at least so many elements."""
+    """Return the larger of two costs for each element, where a value of the second cost has at least so many elements."""
     steps = max(cost.steps / elements, cost.inner_steps)
     errors = max(cost.errors / elements, cost.inner_errors)
     return _Cost(0.0, 0.0, max(known.inner_steps, steps), max(known.inner_errors, errors))

@@ -54,7 +54,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
 
 
 def _find_error(data: Any) -> dict[str, Any] | None:
-    # The events that contain the response contain its error.
+    # An event that contains the response contains the error inside of it.
     response = data.get("response") if isinstance(data, dict) else None
     return _error_in(data) or _error_in(response)
 
@@ -69,8 +69,8 @@ def _response(data: Any, headers: Mapping[str, str]) -> InferenceResponse:
     status = data.get("status")
     is_incomplete = status == "incomplete"
     parts = tuple(part for item in data["output"] for part in _parts(item, is_cut=is_incomplete))
-    # A response that was cancelled is not whole, whatever it contains; nor is one in progress, except that the response to a
-    # request in the background is queued, and empty.
+    # A cancelled response is not whole, whatever it contains. A response in progress is whole only if it is empty: it answers a
+    # request in the background.
     is_whole = not status or status in _FINAL_STATUSES or (status in _BACKGROUND_STATUSES and not parts)
     if not is_whole:
         raise truncation_error(f"the response ended too early, with the status {status!r}", _OK, headers)
@@ -88,7 +88,7 @@ def _response(data: Any, headers: Mapping[str, str]) -> InferenceResponse:
 def _finish_reason(status: str, reason: str, parts: tuple[ResponsePart, ...]) -> FinishReason:
     if status == "incomplete":
         found = finish_reason(reason, _INCOMPLETE_REASONS)
-        return found if found.is_incomplete else FinishReason.ERROR  # whatever the reason is called
+        return found if found.is_incomplete else FinishReason.ERROR  # also if the reason is unknown
     if status in _BACKGROUND_STATUSES:
         return FinishReason.OTHER
     if any(isinstance(part, ToolCall) for part in parts):
@@ -111,7 +111,9 @@ def _usage(usage: Any) -> Usage:
     reasoning = count_of(output_details.get("reasoning_tokens"))
     return Usage(
         inputs,
-        output_with_reasoning(inputs, outputs, reasoning, usage.get("total_tokens")),  # some gateways count it apart
+        output_with_reasoning(
+            inputs, outputs, reasoning, usage.get("total_tokens")
+        ),  # some gateways count reasoning apart
         count_of(input_details.get("cached_tokens")),
         count_of(input_details.get("cache_write_tokens")),
         reasoning,
@@ -140,6 +142,7 @@ def _texts(item: dict[str, Any]) -> Iterator[Text]:
     for content in [{"text": contents}] if isinstance(contents, str) else contents:
         refusal = text_of(content.get("refusal"))
         text = text_of(content.get("text")) or refusal
+        # An empty text is kept for the id of its item.
         if not text and not state.get("id"):
             continue
         notes: dict[str, Any] = {}
@@ -173,14 +176,15 @@ def _call(item: dict[str, Any], *, is_cut: bool) -> ToolCall:
         if is_custom
         else arguments_json(item.get("arguments"), missing="" if is_cut else "{}")
     )
-    # The text of a custom call does not show whether it is complete, and neither do all JSON texts.
-    is_cut = is_cut and (is_custom or item.get("status") in _UNFINISHED_STATUSES)
+    # The text of a custom call never shows whether it is complete, so only the status `completed` says so. JSON mostly shows it.
+    status = item.get("status")
+    is_unfinished = status != "completed" if is_custom else status in _UNFINISHED_STATUSES
     return ToolCall(
         text_of(item.get("call_id")) or text_of(item.get("id")),
         text_of(item.get("name")),
         arguments,
         provider_data={NAME: state} if state else {},
-        rejection=CUT_OFF if is_cut and item.get("status") != "completed" else "",
+        rejection=CUT_OFF if is_cut and is_unfinished else "",
     )
 
 
@@ -197,14 +201,14 @@ _FINAL_EVENTS: Mapping[str, str] = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-"""The events that end a response, with the status of a response that contains none."""
+"""The events that end a response, each with the status of a response that does not state its own."""
 
 
 class ResponsesStreamDecoder(JsonEventDecoder):
     """Decodes a streamed response.
 
-    The last event contains the complete response, which takes precedence; some services leave out its items, which are then
-    taken from the earlier events.
+    The last event contains the complete response, which takes precedence. If a service leaves out items there, the items of the
+    earlier events are used.
     """
 
     def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
@@ -240,7 +244,7 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         Raises:
             InferenceError: when the stream ended before the response did, or the response was cancelled.
         """
-        # Items that are complete do not show that there would be no others.
+        # Complete items do not show that no further item would have followed.
         if self._final is None:
             raise self.truncation_error("it contains no event that ends the response")
         return _response(self._final, self.headers)
@@ -289,15 +293,19 @@ STREAMED_TEXTS: Mapping[str, StreamedField] = {
 
 
 class StreamedItems:
-    """Collects the items of a response by their position, and returns what is new as deltas."""
+    """Collects the items of a response by their position, and returns what is new as deltas.
+
+    Attributes:
+        finished_count: the number of items that are complete.
+    """
 
     def __init__(self) -> None:
         self.finished_count: int = 0
         self._items: dict[int, _PartialItem] = {}
         self._positions_by_id: dict[str, int] = {}
-        self._last_positions: dict[str, int] = {}
+        self._last_positions_by_type: dict[str, int] = {}
         self._next_position = 0
-        self._calls = 0
+        self._call_count = 0
 
     def build(self) -> list[dict[str, Any]]:
         """Return the items in order, with the texts received so far."""
@@ -344,14 +352,14 @@ class StreamedItems:
         return deltas
 
     def _item(self, position: object, item_id: str, data: dict[str, Any]) -> _PartialItem:
-        """Return the item at a position, or else the item with an id; it is created if it does not exist."""
+        """Return the item at a position; without a position, the item with an id. It is created if it does not exist."""
         if not isinstance(position, int):
-            position = self._positions_by_id.get(item_id, self._next_position) if item_id else self._next_position
+            position = self._positions_by_id.get(item_id, self._next_position)
         if item_id:
             self._positions_by_id[item_id] = position
         if position not in self._items:
             self._items[position] = _PartialItem(dict(data))
-            self._last_positions[text_of(data.get("type"))] = position
+            self._last_positions_by_type[text_of(data.get("type"))] = position
             self._next_position = max(self._next_position, position + 1)
         return self._items[position]
 
@@ -361,7 +369,7 @@ class StreamedItems:
         position, item_id = event.get("output_index"), text_of(event.get("item_id"))
         # Some services omit both the index and the id: the event then belongs to the last item of the type.
         if not isinstance(position, int) and item_id not in self._positions_by_id:
-            position = self._last_positions.get(streamed.item)
+            position = self._last_positions_by_type.get(streamed.item)
         item = self._item(position, item_id, {"type": streamed.item, "id": item_id})
         index = event.get("summary_index" if streamed.entry == "summary" else "content_index")
         return item, index if isinstance(index, int) else 0
@@ -391,11 +399,11 @@ class StreamedItems:
     def _start_call(self, item: _PartialItem) -> list[InferenceDelta]:
         """Return the start of a call once its name is known, with the arguments received so far."""
         name = text_of(item.data.get("name"))
-        # A call is not reported without its name, unless there will be none.
+        # A call is reported as soon as its name is known; without a name, when its item is complete.
         if item.type not in _CALL_TYPES or item.call_index is not None or not (name or item.is_finished):
             return []
-        item.call_index = self._calls
-        self._calls += 1
+        item.call_index = self._call_count
+        self._call_count += 1
         call_id = text_of(item.data.get("call_id")) or text_of(item.data.get("id"))
         deltas = [InferenceDelta("tool_call", index=item.call_index, call_id=call_id, name=name)]
         arguments = "".join(text for fragments in item.texts.values() for text in fragments)
