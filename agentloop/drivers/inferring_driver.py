@@ -84,7 +84,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
     Attributes:
         inference: the model.
         streaming: whether responses are streamed. With True, the driver emits one `InferenceDeltaReceived` per chunk; the result
-            of the execution is the same. Executions that are read as text stream in any case.
+            of the execution is the same. An execution whose answers are read while they are written streams in any case.
         final_inference: the model that gives the final answer, after `inference` has decided to call no more tools; None for
             the same model.
         output_check: validates final answers, if they have a type; a loop with an `output_type` binds it.
@@ -134,12 +134,12 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
         """Return a copy that retries final answers which the check rejects."""
         return evolve(self, output_check=check)
 
-    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:  # noqa: ARG002  # for drivers that do
+    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:  # noqa: ARG002  # for drivers with modes
         """Return the model as it is called; override it to translate requests and responses."""
         return inference
 
     def wrap_models(self, inference: CanInfer, state: AgentState) -> CanInfer:
-        """Return the model as it is called; of a combination of models, each as it is called."""
+        """Return the model as it is called; in a combination of models, each of them is wrapped."""
         if not isinstance(inference, CanCombineModels):
             return self.wrap_inference(inference, state)
         models = [self.wrap_models(model, state) for model in inference.models]
@@ -289,7 +289,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
                 choice = self.explain_mode(inference, state)
                 await self.events.emit(event_classes.ModeChosen(self.events.head(state), choice))
 
-    def _starts_calls(self, inference: CanInfer, state: AgentState) -> bool:  # noqa: ARG002  # for drivers that do
+    def _starts_calls(self, inference: CanInfer, state: AgentState) -> bool:  # noqa: ARG002  # for drivers with modes
         """Return whether calls start while a model streams its answer."""
         return False
 
@@ -346,13 +346,13 @@ class InferenceCall(ShownByField):
         draft: the step; its state and its tokens change with the inference.
         inference: the model, as it is called.
         interceptor: the interceptors of the execution.
-        events: its bus.
+        events: the bus of the execution.
         streaming: whether the response is streamed.
         starter: starts calls while the response is streamed; None to start none.
         name: the name of the model, for events; empty if it has none.
         is_other: whether the model is another one than the driver's own.
         bounds: the bounds of the execution.
-        recording: lays itself around the request; None without a journal.
+        recording: records the inference, or answers it from what is recorded; None without a journal.
         usage: the tokens of the responses so far.
     """
 
@@ -368,7 +368,7 @@ class InferenceCall(ShownByField):
     recording: InferenceRecording | None = None
     usage: Usage = field(default=NO_USAGE, init=False)
     _attempt: int = field(default=1, init=False)
-    # The streamed responses whose deltas an interceptor wants to be held, with these deltas.
+    # The streamed responses with their deltas, where an interceptor wants these to be held.
     _held: list[tuple[InferenceResponse, list[InferenceDelta]]] = field(factory=list, init=False)
 
     async def run(self, request: InferenceRequest) -> InferenceResponse:
@@ -422,17 +422,17 @@ class InferenceCall(ShownByField):
         return passage.take()
 
     def _held_deltas_of(self, response: InferenceResponse) -> Sequence[InferenceDelta]:
-        """Return the held deltas of the response that all interceptors have passed; none of those of other responses.
+        """Return the held deltas of the response that has passed all interceptors; the deltas of other responses are dropped.
 
-        A text that an interceptor wrote was not streamed, and the one that it replaced must not appear in pieces.
+        A response whose text an interceptor replaced has none: the new text was not streamed, and the old one must not be shown.
         """
         held = [(streamed, deltas) for streamed, deltas in self._held if streamed.text == response.text]
-        # A layer that has proceeded more than once may return any of the responses, also one of several without a text.
+        # A layer that has proceeded more than once may return any of the responses. Their texts may be the same, or empty.
         same = [(streamed, deltas) for streamed, deltas in held if streamed.parts == response.parts]
         return (same or held)[-1][1] if held else ()
 
     async def _apply_mode_choice(self, response: InferenceResponse) -> None:
-        """Keep the mode that a response has shown to suit the model, in the state; recorded responses do, too."""
+        """Keep, in the state, the mode that a response has shown to suit the model; a recorded response shows it as well."""
         choice = response.mode_choice
         if choice is not None:
             self.draft.state = with_mode_choice(self.draft.state, choice)
@@ -468,7 +468,7 @@ class InferenceCall(ShownByField):
         self.usage = response.usage if self.usage is NO_USAGE else self.usage + response.usage
 
     async def _send_through_layers(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
-        """Send the request inside the interceptors; each time that one of them proceeds is an attempt of its own."""
+        """Send the request inside the interceptors. Whenever an interceptor proceeds, a new attempt begins."""
         draft, usage_before, recording = self.draft, self.usage, self.recording
         failure: list[Exception] = []
 
@@ -512,7 +512,7 @@ class InferenceCall(ShownByField):
             async for item in stream:
                 if not isinstance(item, InferenceDelta):
                     if isinstance(item, InferenceResponse):
-                        if holds_deltas:  # those of attempts that failed within this stream belong to no response
+                        if holds_deltas:  # the deltas of failed attempts belong to no response
                             self._held.append((item, [delta for delta in held if delta.attempt == self._attempt]))
                         return within_bounds(item, self.bounds)
                     raise ContractViolation(
@@ -529,7 +529,7 @@ class InferenceCall(ShownByField):
             # A stream that is not read to its end holds its connection until it is closed.
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
-        raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
+        raise InvalidResponse(f"the stream of {_type_name(inference)} ended without a response")
 
     def _start_eagerly(self, request: InferenceRequest, starter: CanStartCallsEagerly) -> EagerStart | None:
         draft = self.draft

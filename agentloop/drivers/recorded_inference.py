@@ -1,4 +1,4 @@
-"""The record of an inference: what an interrupted execution received is used again, and what is sent is recorded."""
+"""Records of inferences: a response that an interrupted execution received is used again, and a new response is recorded."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ class InferenceRecording(ShownByField):
     clock: Clock
     is_other: bool
     is_provisional: bool
-    _failed_at: datetime | None = field(
-        default=None, init=False
-    )  # when the latest attempt failed, until it is repeated
+    _failed_at: datetime | None = field(default=None, init=False)  # None once the failed attempt is repeated
     _failed_attempts: list[RecordedAttempt] = field(factory=list, init=False)
 
     async def run(self, request: InferenceRequest, call: CanSendRequest) -> InferenceResponse:
@@ -78,14 +76,14 @@ class InferenceRecording(ShownByField):
         reused = self.log.next_inference(request, render)
         if reused is not None:
             return await self._reuse(reused)
-        sent, started_at = self.draft.inferences, self.clock.now()
+        sent_before, started_at = self.draft.inferences, self.clock.now()
 
         def record(response: InferenceResponse | None, error: ErrorInfo | None, stop: StopSignal | None) -> None:
             recorded = RecordedInference(
                 response=response,
                 error=error,
                 usage=call.usage,
-                requests=self.draft.inferences - sent,
+                requests=self.draft.inferences - sent_before,
                 is_other=self.is_other,
                 stop=stop,
                 started_at=started_at,
@@ -103,13 +101,13 @@ class InferenceRecording(ShownByField):
         return response
 
     def note_failure(self) -> None:
-        """Note that an attempt has failed now; what happens before it is repeated is not part of it."""
+        """Note that an attempt has failed now. The time until it is repeated counts as its delay."""
         self._failed_at = self.clock.now()
 
     def add_failed_attempt(self, failed: FailedAttempt) -> None:
         """Keep an attempt that is repeated, for the record."""
         failed_at, self._failed_at, now = self._failed_at, None, self.clock.now()
-        # An attempt of which no failure was noted has failed just now, and its delay is to come.
+        # An attempt whose failure was not noted has failed just now, and its delay is still to come.
         delay = failed.delay if failed_at is None else (now - failed_at).total_seconds()
         error = ErrorInfo.of(failed.error)
         self._failed_attempts.append(

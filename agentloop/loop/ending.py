@@ -11,11 +11,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 from agentloop._shielding import is_task_cancelled, run_shielded
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ForeignCancellation
+from agentloop.errors import ClaimLost, ForeignCancellation
 from agentloop.events.execution import ExecutionClaimLost
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.progress import StepProgress
-from agentloop.loop.recording import RecordingError, Records, find_loss
+from agentloop.loop.recording import RecordingError, Records
 from agentloop.loop.settlement import emit_end, status_of, with_error
 from agentloop.values.event import Event, EventHead
 from agentloop.values.messages import Message
@@ -35,8 +35,8 @@ _GRACE_SECONDS = 5.0
 # cannot be recorded any more: it ends as it is, and stays in progress, too. Or an error has left it that is not one of its parts, such
 # as the error of a listener: the execution fails, and no interceptor runs any more.
 #
-# Any of these can happen while another one is under way, and at each of its turns. So what is done is noted before it is reported, in
-# the progress of the step and here, and the next way goes on from there.
+# Any of these can happen at each `await` of another one. So each thing that is done is noted before it is reported, in the progress
+# of the step and here, and the next way goes on from there.
 
 
 class Endable(Protocol):
@@ -118,7 +118,7 @@ class Ending:
 
         Raises:
             Exception: an error of a listener or of the records; `end_by_error` ends the run then.
-            asyncio.CancelledError: if cancelled; the same.
+            asyncio.CancelledError: if cancelled; `end_by_error` ends the run then, too.
         """
         run = self._run
         await run.pass_point(OnStop)
@@ -132,7 +132,7 @@ class Ending:
         """End a run that an error has left.
 
         Raises:
-            BaseException: this error, if the execution stays in progress.
+            BaseException: this error, if the execution stays in progress or has not begun.
         """
         run = self._run
         if isinstance(error, asyncio.CancelledError):
@@ -144,9 +144,9 @@ class Ending:
         if isinstance(error, RecordingError):  # nothing is done that cannot be recorded, so the run just ends here
             self._ended = None
             if run.is_open:
-                if loss := find_loss(error):
+                if isinstance(error, ClaimLost):
                     with _logged("a listener failed"):
-                        await run.emit(ExecutionClaimLost, loss.reason, loss.token)
+                        await run.emit(ExecutionClaimLost, error.reason, error.token)
                 with suppress(RecordingError), _logged("an interrupted execution could not be completed"):
                     await self._interrupt()
             raise error
@@ -183,10 +183,8 @@ class Ending:
         """
         run = self._run
         with _logged("a listener failed while its execution ended"):
-            if (
-                run.progress.in_step and run.progress.is_evaluated
-            ):  # the step is decided, so the error needs one of its own
-                await run.complete_step()
+            if run.progress.in_step and run.progress.is_evaluated:
+                await run.complete_step()  # it is decided whether the step stops, so the error gets a step of its own
         with _logged("a listener failed while its execution ended"):
             if self._ended is None and not run.progress.in_step:
                 await run.close_calls("the execution has failed")
@@ -214,12 +212,12 @@ class Ending:
             if not run.is_open:
                 await run.emit_start()
             if self._ended is None:
-                run.add_earlier()  # of a step that was interrupted before they took effect
-            if not keeps and self._ended is None:
-                if run.progress.in_step and run.progress.has_step:
-                    await run.complete_step()
-                if run.state.open_turn is None:
-                    await run.receive(run.inboxes.take(run.state.execution_id), run.step_number)
+                run.add_earlier()
+                if not keeps:
+                    if run.progress.in_step and run.progress.has_step:
+                        await run.complete_step()
+                    if run.state.open_turn is None:
+                        await run.receive(run.inboxes.take(run.state.execution_id), run.step_number)
             await run.recording.flush()
             if self._ended is None:
                 await run.emit_signals()

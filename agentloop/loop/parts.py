@@ -52,8 +52,8 @@ class LoopOptions(RareOptions, total=False):
         system_prompt: the instructions of agents that the loop creates from a text or a message, none by default; or a plain function
             from the state to the instructions, which is called once at the start of each execution.
         interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
-        max_steps: the maximum number of steps of an execution, 50 by default, which then stops without a final answer; None for no
-            limit. The interceptor `Budget(steps=…)` reserves a last step for an answer.
+        max_steps: the maximum number of steps of an execution, 50 by default; None for no limit. At the limit, the execution stops
+            without a final answer. The interceptor `Budget(steps=…)` reserves a last step for an answer.
         journal: records executions so that they can be resumed after a crash; None, the default, to record nothing.
         compiler: selects the messages that the model sees, such as `ClearOldResults(above=50_000) | TokenWindow(100_000)`; the
             driver's default when None.
@@ -158,7 +158,7 @@ Options = TypeVar("Options", LoopOptions, ModelSettings, FileGrants)
 
 
 def select_options(options: type[Options], values: Mapping[str, Any]) -> Options:
-    """Return the values that belong to a group of parameters, so that type checkers compare it with the callee's parameters.
+    """Return the values that belong to a group of parameters, with a type that checkers compare with the parameters of a callee.
 
     Args:
         options: the group.
@@ -183,12 +183,14 @@ _LEFT_OUT = _LeftOut()
 def shows(
     options: type[Any], *, besides: type[Any] | None = None, defaults: Mapping[str, Any] = EMPTY_OBJECT
 ) -> Callable[[F], F]:
-    """Let `help` and editors at run time show the parameters that a function takes as a mapping, which alone has their names and types.
+    """Let `help`, and editors at run time, show the parameters that a function takes by `**`.
+
+    A type checker reads them from the `TypedDict`, but the signature of the function at run time does not name them.
 
     Args:
         options: the `TypedDict` of the function's last parameter.
-        besides: a base of it whose parameters stay behind `**`, so that the signature is not longer than its readers.
-        defaults: the defaults by name, of attrs fields; the others are shown as `...`, as in stubs.
+        besides: a base of it whose parameters stay behind `**`, so that the signature stays short; None to show all.
+        defaults: the defaults of parameters by name. A default that is missing, or made by a factory, is shown as `...`, as in stubs.
     """
     hidden = {} if besides is None else besides.__annotations__
     names = [name for name in options.__annotations__ if name not in hidden]

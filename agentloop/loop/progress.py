@@ -16,7 +16,7 @@ class StepProgress:
         in_step: whether a step was started and not completed.
         has_step: whether the state contains the step.
         is_evaluated: whether `ContinuationEvaluated` was emitted for the step.
-        in_take_step: whether the run takes the step, so that it completes the step also after an error.
+        in_take_step: whether the run is taking the step. It completes the step itself then, also after an error.
         emitted_signals: how many of the step's stop signals were emitted.
     """
 

@@ -20,16 +20,16 @@ from agentloop.values.records import RecordedCall
 from agentloop.values.state import AgentState
 
 RecordingError: TypeAlias = JournalError
-"""Raised when something cannot be recorded. A run ends where it is raised, also a run without records, since a tool of its
-loop may run an execution that has some: nothing may happen that no record would show."""
+"""Raised when something cannot be recorded. The run ends there, since nothing may happen that no record would show. That is so
+for a run without records, too: a tool of its loop may run an execution with records."""
 
 
 class Unrecorded:
-    """What a run tells its records and asks them: an execution without a journal keeps its state only.
+    """The records of a run without a journal, which keeps its state only. The docstrings say what a run expects of any records.
 
     Attributes:
         keeps_interrupted_steps: whether the records keep a step that is interrupted, and the messages that no step has received.
-            Then the state stays as it was before the step, which is taken again. Otherwise the state is all there is of both.
+            If they do, the state stays as it was before the step, which is taken again. Otherwise, both are put into the state.
     """
 
     keeps_interrupted_steps: ClassVar[bool] = False
@@ -57,10 +57,10 @@ class Unrecorded:
         """
 
     def leave_task(self, error: BaseException) -> BaseException:
-        """Watch the task no more; return the error with which the run ends, after this one has left it."""
+        """Watch the task no more, after an error has left the run; return the error with which the run ends."""
         return error
 
-    async def open(self, state: AgentState, events: CanHandleEvents, inboxes: Inboxes) -> AgentState:  # noqa: ARG002  # for records
+    async def open(self, state: AgentState, events: CanHandleEvents, inboxes: Inboxes) -> AgentState:  # noqa: ARG002  # `Recording` uses it
         """Record the start of the execution and open its inbox, whose messages are recorded from then on.
 
         Args:
@@ -89,7 +89,7 @@ class Unrecorded:
         return ()
 
     async def end_step(self, state: AgentState) -> None:
-        """Record the state after a step, and watch the task no more: what it does next is not the execution's.
+        """Record the state after a step, and watch the task no more: the task belongs to the caller until the next step.
 
         Raises:
             ClaimLost: another process may drive the execution now, and some part has swallowed the cancellation that said so.
@@ -217,9 +217,8 @@ class Recording:
         log, execution_id, event_loop = self._log, state.execution_id, asyncio.get_running_loop()
 
         def record(message: Message) -> None:
-            if inboxes.mark_recorded(
-                execution_id, message
-            ):  # else a step received it, which was recorded with the step
+            # A message that a step has received was recorded with the step.
+            if inboxes.mark_recorded(execution_id, message):
                 log.record_sent(message)
 
         log.note_context(current_carrier(events))
@@ -273,7 +272,7 @@ class Recording:
 
 
 Records: TypeAlias = Recording | Unrecorded
-"""The records of a run, or the twin that keeps none."""
+"""The records of a run, with or without a journal."""
 
 
 def recording_of(log: ExecutionLog | None) -> Records:
@@ -283,11 +282,6 @@ def recording_of(log: ExecutionLog | None) -> Records:
         log: records the execution; None without a journal.
     """
     return Unrecorded() if log is None else Recording(log)
-
-
-def find_loss(error: RecordingError) -> ClaimLost | None:
-    """Return the error if it says that another process may drive the execution now; else None."""
-    return error if isinstance(error, ClaimLost) else None
 
 
 def _delivery(log: ExecutionLog, execution_id: str, inboxes: Inboxes) -> Deliver:
@@ -301,7 +295,7 @@ def _delivery(log: ExecutionLog, execution_id: str, inboxes: Inboxes) -> Deliver
             delivered.add(command.id)
             # The message and the id of its command are one record: after a crash, both are there or neither is.
             log.record_sent(command.message, command)
-        await log.flush()  # also of a message that another call has delivered, and that may not be durable yet
+        await log.flush()  # another call may have delivered the message, and not have flushed it yet
         return True
 
     return deliver

@@ -98,8 +98,8 @@ class Run:
     is_open: bool = field(default=False, init=False)
     is_interrupted: bool = field(default=False, init=False)
 
-    _entered: EnteredOperation | None = field(default=None, init=False)  # while the run is in the hands of its task
-    _earlier: Continuation = field(default=NO_SIGNALS, init=False)  # that of the step before it was suspended
+    _entered: EnteredOperation | None = field(default=None, init=False)  # None whenever the caller has the control
+    _earlier: Continuation = field(default=NO_SIGNALS, init=False)  # what the step had asked for when it was suspended
 
     @classmethod
     def of(
@@ -201,7 +201,7 @@ class Run:
             self.state, self.parts = self.in_charge.bind_current(state)
             self.step_number, self.at_start = state.step_count, state.step_count == 0
         self.is_open = True
-        if self.state.open_turn is not None:  # it takes effect when the calls of the step are settled
+        if self.state.open_turn is not None:  # what the step asked for takes effect when its calls are settled
             self._earlier = self.continuation
             self.state = self.state.with_continuation_cleared()
         await self.emit_start()
@@ -234,7 +234,7 @@ class Run:
     async def _let_others_run(self) -> None:
         """Return to the event loop, unless the last step waited for its calls.
 
-        Steps that never wait for anything must not keep it from its other tasks.
+        Steps that never wait for anything must not keep the event loop from its other tasks.
         """
         if not self.scope.ledger.has_waited:
             await asyncio.sleep(0)
@@ -320,7 +320,7 @@ class Run:
         step = self.state.last_step
         assert step is not None  # noqa: S101  # callers added it
         if self.is_interrupted:
-            # An interrupted step suspends nothing, and without a message it holds tokens only: the model has not answered.
+            # An interrupted step suspends nothing. Without a message it holds tokens only, and the model has still to answer.
             if step.message is None:
                 self.state = self.state.with_continuation_requested()
         elif step.open_turn is not None and step.pending:
@@ -330,7 +330,7 @@ class Run:
         stops = self.continuation.should_stop(has_tool_executions=bool(step.executions))
         if stops and not self.continuation.signals:
             self.add_signal(StopReason.COMPLETED, "the model has answered")
-        # What has been emitted is noted before a listener can be cancelled or fail: this method may be called again then.
+        # Each event is noted before it is emitted: if a listener fails or is cancelled, this method may be called again.
         await self.emit_signals()
         progress = self.progress
         if not progress.is_evaluated:
@@ -384,7 +384,7 @@ class Run:
                 if self.state.step_count > before.step_count and self.parts.has_handoffs:  # the step may hand over
                     await self._hand_over()
             case RecordingError() as failure:
-                raise failure from failure.__cause__  # without its carrier, whose state is restored
+                raise failure from failure.__cause__  # without the error that carried it, whose state is restored
             case Exception() as failure:
                 await self._fail(failure)
 
@@ -418,9 +418,9 @@ class Run:
         await self.emit_signals()
 
     async def _pass_rest(self, layers: tuple[CanIntercept, ...]) -> None:
-        """Let the layers inside of one that failed at `before_step`, and was recovered from, stop the execution.
+        """Let the inner layers stop the execution after an outer one failed at `before_step` and `on_error` recovered from that.
 
-        The limits among them hold for the failed steps, too (law 5). Their errors are handled when the point is passed again.
+        The limits among the layers hold for failed steps, too (law 5). Errors of the layers are handled when the point is passed again.
         """
         self.state = self.state.with_continuation_cleared()
         while layers and not self._must_stop:
@@ -434,8 +434,8 @@ class Run:
 
         Args:
             error: the error.
-            is_ending: whether no step follows in any case; an error that an interceptor recovers from is then not recorded, since
-                a step behind the last one would hide its answer or cancel its pending calls.
+            is_ending: whether no step follows in any case. An error that an interceptor recovers from is then not recorded: a
+                further step would hide the answer of the last one, or cancel its pending calls.
         """
         raised, recovered = error, False
         if self.parts.interceptor.handles(OnError):
@@ -500,7 +500,7 @@ class Run:
         inference = getattr(self.parts.driver, "inference", None)
         model = name_of(inference) if isinstance(inference, CanInfer) else ""
         earlier = freeze_object(self.recording.earlier_context)
-        # The agents below do not wait in the queue: their caller did.
+        # Only the outermost execution waits in the queue.
         waited = QUEUE_SECONDS.get() if self.state.parent_agent_id is None else None
         await self.emit(AgentExecutionStarted, newest, self.resumed, model, earlier, waited)
 
