@@ -44,7 +44,9 @@ _LEFT_OUT: Final = (
 
 
 def asked_inference(called: CanInfer, rows: Sequence[CapabilityRow], state: AgentState) -> CanInfer:
-    """Return a model that asks its server before it is called by the tool API; as it is called, if that is known or not chosen.
+    """Return a model that asks its server before it is called by the tool API.
+
+    The model is returned as it is if it is not called by the tool API, or if a row or the execution already says how to call it.
 
     Args:
         called: the model in the mode that suits it by what is known.
@@ -65,7 +67,7 @@ def asked_inference(called: CanInfer, rows: Sequence[CapabilityRow], state: Agen
         called,
         server,
         enforces_schemas=service is not None and service.structured_output == "json_schema",
-        # Gateways may count in another way than the model's server, and a server of Ollama says it.
+        # Gateways may count in another way than the server of the model. Ollama says itself whether a model has tools.
         counts_tokens=is_local and server.config.provider != "ollama",
     )
 
@@ -78,15 +80,19 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
     schema is enforced, and else in `validated`. The first answer shows whether the schema is enforced. The response has the mode as
     its `mode_choice`.
 
-    A server that does not say it may leave the tools out. That is assumed if all of this is so: the model has called no tool by the
-    tool API, neither in the conversation nor at this address before; it answers without a call; the prompt has fewer tokens than
-    its text and that of the tools can have; and the same request with the tools as a part of its text has as many more tokens as they
-    need, so that the server does count its prompts. Otherwise the first answer stands, and the server is not tested again.
+    A server that does not say whether it has tools may leave them out. That is assumed if all of this is so:
+
+    - The model has called no tool by the tool API, neither in the conversation nor at this address before.
+    - It answers without a call.
+    - The prompt has fewer tokens than the texts and the tools of the request need.
+    - The same request with the tools in its text has as many more tokens as the tools need, so the server does count its prompts.
+
+    Otherwise the first answer stands, and the server is not tested again.
 
     Attributes:
         native: the model in the mode that calls it by the tool API.
         server: the model at its server.
-        enforces_schemas: whether the server is assumed to constrain answers to a schema, where it does not say it.
+        enforces_schemas: whether the server is assumed to constrain answers to a schema, if it does not say so.
         counts_tokens: whether the tokens of a prompt may tell whether it has the tools.
     """
 
@@ -140,17 +146,13 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         self, request: InferenceRequest
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         abilities, response = await self._ask(request), None
+        # Without a report, nobody would learn that the deltas so far are void.
+        tells = self._report is not None
         if abilities is None or abilities.has_tools is not False:
             stream = self.native.stream(request)
             try:
                 async for item in stream:
-                    # Without a report, nobody would learn that the deltas so far are void.
-                    is_told = self._report is not None
-                    if (
-                        isinstance(item, InferenceResponse)
-                        and is_told
-                        and self._may_lack_tools(request, abilities, item)
-                    ):
+                    if tells and isinstance(item, InferenceResponse) and self._may_lack_tools(request, abilities, item):
                         response = item
                     else:
                         yield item
@@ -172,7 +174,7 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
     def _may_lack_tools(
         self, request: InferenceRequest, abilities: ServerAbilities | None, response: InferenceResponse
     ) -> bool:
-        """Whether a server that does not say it may have left out the tools of a request; a call proves that it does not."""
+        """Return whether the server may have left out the tools of a request; if a call proves otherwise, note that."""
         if not request.tools or (abilities is not None and abilities.has_tools is not None):
             return False
         if response.tool_calls:
@@ -184,7 +186,7 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         if request.tool_choice.kind == "none" or any(message.exchanges for message in request.messages):
             return False
         texts, tools = _least_tokens(self.render_request(request))
-        # A count that is too low for the texts alone says nothing, and one may leave out what was in a cache.
+        # A count that is too low for the texts alone says nothing. Some servers do not count tokens that were in a cache.
         count = response.usage.input_tokens or 0
         return texts <= count and count + (response.usage.cached_input_tokens or 0) < texts + tools
 
@@ -196,10 +198,17 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         *,
         streaming: bool,
     ) -> _Answer:
-        """Return the answer to a request with the tools in its text if its tokens show that the server leaves out tools, and else the first one."""
+        """Send a request again with the tools in its text, and return the answer if its tokens show that the server left out the tools.
+
+        Args:
+            request: the request.
+            abilities: what the server says.
+            native: the answer by the tool API, which is returned otherwise.
+            streaming: whether the answer is streamed.
+        """
         before, (texts, tools) = native.usage.input_tokens or 0, _least_tokens(self.render_request(request))
         try:
-            # Nothing is told of it: the first answer may stand.
+            # Failures of the test are not reported, since the first answer may stand.
             untold = evolve(self, report=None)
             deltas, response = await untold._call_without_tools(request, abilities, streaming=streaming)  # noqa: SLF001
         except InferenceError as error:
@@ -219,7 +228,7 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
     async def _call_without_tools(
         self, request: InferenceRequest, abilities: ServerAbilities | None, *, streaming: bool
     ) -> _Answer:
-        """Return the first response, and its deltas, that is in the form of its mode, and that mode as its choice.
+        """Return the response in the first mode in whose form the model answers, with its deltas; the mode is its `mode_choice`.
 
         Args:
             request: the request.
@@ -230,9 +239,11 @@ class AskedInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReque
         from agentloop.models.modes.structured import StructuredMode
         from agentloop.models.modes.text import TextMode
 
-        says_tools = abilities is not None and abilities.has_tools is False
-        reason, usage = abilities.reason if abilities is not None and says_tools else "", NO_USAGE
-        if self.enforces_schemas if abilities is None else abilities.enforces_schemas:
+        reason, usage, enforces_schemas = "", NO_USAGE, self.enforces_schemas
+        if abilities is not None:
+            reason = abilities.reason if abilities.has_tools is False else ""
+            enforces_schemas = abilities.enforces_schemas
+        if enforces_schemas:
             try:
                 deltas, response = await self._call(StructuredMode(), request, streaming=streaming)
             except BadRequest as error:

@@ -150,9 +150,9 @@ def _plain_answer_prompt(request: InferenceRequest) -> str:
 
 
 def _decision_format(request: InferenceRequest, decision_type: type[ReActDecision]) -> ResponseFormat:
-    """Return the response format of one decision, which is one of several whole objects: no key contradicts another one, and none is empty.
+    """Return the response format of a decision: a choice of whole objects, so that no key contradicts another one or stays empty.
 
-    Providers require an object at the root, so that the choice is one of its properties.
+    Providers require an object at the root, so the choice is a property of it.
     """
     branches = tool_branches_of(request)
     definitions = {name: schema for branch in branches for name, schema in branch.definitions.items()}
@@ -249,7 +249,7 @@ class ReActMode(CanUseMode):
 
     @abstractmethod
     def _offer(self, request: InferenceRequest, rendered: InferenceRequest) -> InferenceRequest:
-        """Return the rendered request with the prompt for a decision, and the form in which the provider keeps it."""
+        """Return the rendered request with the prompt for a decision, and with the response format that the provider enforces."""
 
     @abstractmethod
     def read_decision(self, text: str, request: InferenceRequest) -> ParsedDecision:
@@ -290,7 +290,7 @@ class ReActMode(CanUseMode):
             return response
         if not may_call(request):
             return self._read_answer(response, request)
-        decided = self._as_told_by(response, request).read_decision(response.text, request).apply_to(response)
+        decided = self._reader_of(response, request).read_decision(response.text, request).apply_to(response)
         return refuse_in_answer(decided, request, self.policy.bounds)
 
     def _read_answer(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
@@ -304,8 +304,8 @@ class ReActMode(CanUseMode):
         is_decision = decision.calls or not decision.problem or is_json_decision(response.text)
         return evolve(response, problem=NO_ANSWER) if is_last and is_decision else response
 
-    def _as_told_by(self, response: InferenceResponse, request: InferenceRequest) -> Self:
-        """Return a mode that knows whether the text may begin in reasoning."""
+    def _reader_of(self, response: InferenceResponse, request: InferenceRequest) -> Self:
+        """Return this mode, with a policy that knows whether the text of the response may begin in reasoning."""
         if may_begin_in_reasoning(response, request):
             return self
         return evolve(self, policy=evolve(self.policy, begins_in_reasoning=False))
@@ -431,8 +431,8 @@ def select_react_mode(
     output = as_mode_or_name(output)
     if isinstance(output, CanUseMode):
         return output
-    if output not in {"auto", "json", "text"}:
-        known = ("auto", "json", "text")
+    known = ("auto", "json", "text")
+    if output not in known:
         raise ConfigurationError(
             f"there is no output {output!r} of ReAct decisions{suggest(str(output), known)}; known are {', '.join(known)}"
         )
@@ -444,7 +444,7 @@ def select_react_mode(
 
 
 def _enforceable_output(inference: CanInfer, rows: Sequence[CapabilityRow]) -> StructuredOutput | None:
-    """Return what the provider of a model can enforce; a model that does not report its name is assumed to have schemas."""
+    """Return what the provider of a model can enforce; a model that does not report its name is assumed to follow schemas."""
     if not isinstance(inference, CanNameModel) or not inference.model_name:
         return "json_schema"
     return _look_up_output(inference.model_name, inference.wire_format_name, tuple(rows))
@@ -523,7 +523,7 @@ class ReActDriver(InferringDriver):
 
     @property
     def max_inferences_per_step(self) -> int:
-        """The maximum number of inferences in one step: the first one, its retries, and those of the final answer."""
+        """The maximum number of inferences in one step: the first one, its retries, and the inferences of the final answer."""
         count = 1 + self.max_retries
         if self.final_inference is None and not self.final_via_inference:
             return count
@@ -534,7 +534,7 @@ class ReActDriver(InferringDriver):
         """The model that gives the final answer in an inference of its own; None if the decision holds the answer."""
         if self.final_inference is not None:
             return self.final_inference
-        # Without tools, the decision was already made without them: calling the same model again gains nothing.
+        # Without tools, the first answer was already given without them: calling the same model again gains nothing.
         return self.inference if self.final_via_inference and self.tools.specs else None
 
     def mode_for(self, inference: CanInfer) -> CanUseMode:
@@ -570,20 +570,21 @@ class ReActDriver(InferringDriver):
 
     def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:
         """Return the model as it is called for decisions."""
-        mode, is_stuck = self.mode_for(inference), self._is_stuck(inference, state)
-        return ModeInference(inference, mode, asks_for_answer=is_stuck, bounds=self.scope.bounds)
-
-    def _is_stuck(self, inference: CanInfer, state: AgentState) -> bool:
-        """Return whether the calls that a model makes bring nothing new."""
         mode = self.mode_for(inference)
-        # Without a schema, words have to say it, so that more has to be known.
+        return ModeInference(inference, mode, asks_for_answer=self._is_stuck(mode, state), bounds=self.scope.bounds)
+
+    def _is_stuck(self, mode: CanUseMode, state: AgentState) -> bool:
+        """Return whether the calls of the model bring nothing new, so that it is asked for its answer."""
+        # Without a schema, only words ask for the answer, and the model may ignore them: so the calls have to repeat more often.
         has_schema = isinstance(mode, ReActJsonMode) and mode.constrain == "json_schema"
         repeats = repeats_calls if has_schema else keeps_repeating
         return len(state.steps) > 1 and repeats(state.steps, self.tools)
 
     def _asked_for_answer(self, draft: StepDraft) -> bool:
         request = draft.exchanges[-1].request if draft.exchanges else None
-        return (request is not None and not may_call(request)) or self._is_stuck(self.inference, draft.state)
+        if request is not None and not may_call(request):
+            return True
+        return self._is_stuck(self.mode_for(self.inference), draft.state)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Get a decision from the model, and the final answer if it takes an inference of its own.
@@ -615,7 +616,7 @@ class ReActDriver(InferringDriver):
             )
             last = check(response)
             rejection = last if last is not None and last.problem else None
-        # That the text was cut off says more than what the reader misses in it.
+        # For a text that was cut off, the limit is the cause, and not what the reader misses in the text.
         is_cut = rejection is not None and rejection.problem and response.finish_reason.is_incomplete
         if rejection is not None and not is_cut:
             raise fail_decision(draft, response, rejection, self.scope)
@@ -643,7 +644,7 @@ class ReActDriver(InferringDriver):
         try:
             decision = decision_of(response.parts, self.decision_type)
         except InvalidDecision as error:
-            # A model that was asked for the answer alone had no place for other fields.
+            # A model that was asked for its answer alone had no place for the fields of a decision.
             is_alone = not response.tool_calls and self._asked_for_answer(draft)
             return None if is_alone else Rejection(output_error=str(error))
         rejection = self.validator(decision, response.tool_calls, self.tools.specs)
