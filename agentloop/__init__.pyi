@@ -20,6 +20,7 @@ from agentloop.mcp.ensemble import McpEnsemble as McpEnsemble
 from agentloop.models.config import LLMConfig as LLMConfig
 from agentloop.models.http_inference import HttpInference as HttpInference
 from agentloop.models.modes.react import ReActDriver as ReActDriver
+from agentloop.models.scripted import FunctionInference as FunctionInference
 from agentloop.models.scripted import ScriptedInference as ScriptedInference
 from agentloop.policies.budgets.budget import Budget as Budget
 from agentloop.policies.budgets.budget import CostLimit as CostLimit
@@ -57,6 +58,7 @@ __all__ = [
     "CancellationToken",
     "CostLimit",
     "Driver",
+    "FunctionInference",
     "HttpInference",
     "Image",
     "Interceptor",

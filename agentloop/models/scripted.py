@@ -1,14 +1,15 @@
-"""A model with scripted responses, for tests and demonstrations."""
+"""Models with scripted responses, or with those of a function, for tests and demonstrations."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Self, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Self, TypeAlias, TypeGuard
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ContractViolation
+from agentloop.errors import ContractViolation, InvalidParameter
 from agentloop.values.inference import (
     FinishReason,
     InferenceDelta,
@@ -20,14 +21,9 @@ from agentloop.values.inference import (
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolCall
 
-ScriptLine: TypeAlias = (
-    InferenceResponse
-    | str
-    | ToolCall
-    | Sequence[str | ToolCall]
-    | Exception
-    | Callable[[InferenceRequest], InferenceResponse | str]
-)
+ResponseLike: TypeAlias = InferenceResponse | str | ToolCall | Sequence[str | ToolCall]
+"""An `InferenceResponse`, or the parts that one is made of: a text, a call, or texts and calls."""
+ScriptLine: TypeAlias = ResponseLike | Exception | Callable[[InferenceRequest], InferenceResponse | str]
 """One response: an `InferenceResponse`, a text, a call, texts and calls, an error to raise, or a function of the request."""
 
 
@@ -96,7 +92,7 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
         if isinstance(line, Exception):
             raise line
         result = line(request) if callable(line) else line
-        return result if isinstance(result, InferenceResponse) else self._response(result, index)
+        return _response(result, self.usage, model="scripted", id=f"scripted-{index + 1}")
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Yield the next response as deltas, word by word, then the complete response.
@@ -110,16 +106,90 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
             yield delta
         yield response
 
-    def _response(self, line: str | ToolCall | Sequence[str | ToolCall], index: int) -> InferenceResponse:
-        items = [line] if isinstance(line, str | ToolCall) else line
-        parts = [Text(item) if isinstance(item, str) else item for item in items]
-        has_calls = any(isinstance(part, ToolCall) for part in parts)
-        finish_reason = FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP
-        return InferenceResponse(tuple(parts), finish_reason, self.usage, model="scripted", id=f"scripted-{index + 1}")
-
     def __repr__(self) -> str:
         return f"ScriptedInference({self._count})"
 
     @property
     def _count(self) -> str:
         return "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"
+
+
+class FunctionInference(CanInfer):
+    """Responds with what a function makes of each request, for tests and for models without an API.
+
+    The function decides by the request alone, so that a resumed execution and one that runs at the same time get the same answers.
+
+        def answer(request: InferenceRequest) -> str:
+            return f"You said: {request.messages[-1].text}"
+
+        loop = AgentLoop.for_model(FunctionInference(answer))
+
+    Args:
+        function: a plain or async function of the request. It returns an `InferenceResponse`, a text, a call, or a sequence of texts
+            and calls; what it raises is an error of the model.
+        usage: the token usage of responses that are not given as `InferenceResponse`.
+
+    Raises:
+        InvalidParameter: `function` cannot be called.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[InferenceRequest], ResponseLike | Awaitable[ResponseLike]],
+        *,
+        usage: Usage = _DEFAULT_USAGE,
+    ) -> None:
+        if not callable(function):
+            raise InvalidParameter(
+                f"FunctionInference takes a function of the request, not {type(function).__name__}; for fixed answers, write "
+                "ScriptedInference(…)"
+            )
+        self.function = function
+        self.usage = usage
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Return the response that the function makes.
+
+        Raises:
+            ContractViolation: the function returns anything else.
+            Exception: whatever the function raises.
+        """
+        made = self.function(request)
+        answer: object = await made if isawaitable(made) else made
+        if not _is_response_like(answer):
+            raise ContractViolation(
+                f"{self!r} returned {answer!r:.100}; its function returns an InferenceResponse, a text, a ToolCall, or a sequence of "
+                "texts and calls"
+            )
+        return _response(answer, self.usage, model="function")
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Yield the response as deltas, word by word, then the complete response.
+
+        Raises:
+            ContractViolation: the function returns anything else.
+            Exception: whatever the function raises.
+        """
+        response = await self.infer(request)
+        for delta in iter_deltas(response):
+            yield delta
+        yield response
+
+    def __repr__(self) -> str:
+        return f"FunctionInference({getattr(self.function, '__name__', type(self.function).__name__)})"
+
+
+def _is_response_like(value: object) -> TypeGuard[ResponseLike]:
+    if isinstance(value, InferenceResponse | str | ToolCall):
+        return True
+    return isinstance(value, Sequence) and all(isinstance(item, str | ToolCall) for item in value)
+
+
+def _response(line: ResponseLike, usage: Usage, *, model: str, id: str = "") -> InferenceResponse:  # noqa: A002  # names the field
+    if isinstance(line, InferenceResponse):
+        return line
+    items = [line] if isinstance(line, str | ToolCall) else line
+    parts = [Text(item) if isinstance(item, str) else item for item in items]
+    has_calls = any(isinstance(part, ToolCall) for part in parts)
+    finish_reason = FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP
+    return InferenceResponse(tuple(parts), finish_reason, usage, model=model, id=id)

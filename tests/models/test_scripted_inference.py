@@ -1,16 +1,19 @@
-"""Tests of `ScriptedInference`."""
+"""Tests of `ScriptedInference` and `FunctionInference`."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from agentloop import AgentLoop, tool
 from agentloop.contracts import ExecutionScope
-from agentloop.errors import ContractViolation, RateLimited
-from agentloop.models import ScriptedInference
+from agentloop.errors import ContractViolation, InvalidParameter, RateLimited
+from agentloop.models import FunctionInference, ScriptedInference
 from agentloop.values import (
     FinishReason,
+    InferenceDelta,
     InferenceRequest,
     InferenceResponse,
     Message,
@@ -103,3 +106,79 @@ async def test_requests_are_recorded_in_order() -> None:
 def test_the_repr_shows_the_number_of_lines() -> None:
     """The repr does not contain the lines."""
     assert repr(ScriptedInference("a", "b")) == "ScriptedInference(2 lines)"
+
+
+# --- FunctionInference ----------------------------------------------------------------------------------------------
+
+
+def _of(answer: Any, *, is_async: bool) -> FunctionInference:
+    async def answer_async(_: InferenceRequest) -> Any:
+        await asyncio.sleep(0)
+        return answer
+
+    return FunctionInference(answer_async if is_async else lambda _: answer)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_returns_whatever_a_response_is_made_of(*, is_async: bool) -> None:
+    """A plain or async function returns a text, a call, both, nothing, or a complete response; streamed, it is the same."""
+    complete = InferenceResponse((Reasoning("hm"), Text("so")), "length", Usage(1, 2), "m", "id")
+    expected = [("hello", (Text("hello"),)), (CALL, (CALL,)), (["a", CALL], (Text("a"), CALL)), ((), ())]
+    for answer, parts in [*expected, (complete, complete.parts)]:
+        model = _of(answer, is_async=is_async)
+        response = await model.infer(QUESTION)
+        assert response.parts == parts
+        *deltas, last = [item async for item in model.stream(QUESTION)]
+        assert last == response
+        assert all(isinstance(delta, InferenceDelta) for delta in deltas)
+    assert await _of(complete, is_async=is_async).infer(QUESTION) is complete
+    assert (await _of(CALL, is_async=is_async).infer(QUESTION)).finish_reason is FinishReason.TOOL_CALLS
+
+
+async def test_a_function_sees_the_request_and_its_error_is_that_of_the_model() -> None:
+    """It is called once for each request."""
+
+    def answer(request: InferenceRequest) -> str:
+        if "error" in request.messages[-1].text:
+            raise RateLimited("slow down")
+        return f"you said {request.messages[-1].text}"
+
+    model = FunctionInference(answer, usage=Usage(1, 2))
+    response = await model.infer(QUESTION)
+    assert (response.text, response.usage) == ("you said How are you?", Usage(1, 2))
+    with pytest.raises(RateLimited, match="slow down"):
+        await model.infer(InferenceRequest((Message.user("an error"),)))
+    assert repr(model) == "FunctionInference(answer)"
+
+
+@pytest.mark.parametrize("wrong", [None, 7, [1], {"text": "a"}, b"bytes"])
+async def test_a_function_that_returns_anything_else_is_named(wrong: Any) -> None:
+    """The error says what it returned, and what it may return."""
+    with pytest.raises(
+        ContractViolation, match=r"returned .*; its function returns an InferenceResponse, a text, a ToolCall"
+    ):
+        await _of(wrong, is_async=False).infer(QUESTION)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    """The error names the class for fixed answers."""
+    with pytest.raises(InvalidParameter, match="takes a function of the request, not str; for fixed answers"):
+        FunctionInference("hello")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_function_drives_an_agent_streamed_or_not(*, streaming: bool) -> None:
+    """It answers by the conversation alone, and each execution gets the same answers."""
+
+    @tool
+    async def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    def answer(request: InferenceRequest) -> str | ToolCall:
+        done = request.messages[-1].exchanges
+        return f"It is {done[0].execution.value}." if done else ToolCall("1", "add", '{"a": 1, "b": 2}')
+
+    loop = AgentLoop.for_model(FunctionInference(answer), tools=[add], streaming=streaming)
+    assert loop.run_sync("1 + 2?") == "It is 3."
+    assert "".join(loop.stream_text_sync("1 + 2?")) == "It is 3."
