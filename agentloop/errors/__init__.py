@@ -17,6 +17,7 @@
     │   ├── UnknownTool
     │   ├── MalformedArguments
     │   ├── InvalidArguments
+    │   ├── AskAgain               a tool, or a check of an answer, sends the model back with a reason
     │   ├── AgentsTooDeep
     │   ├── ToolBlocked
     │   ├── ToolTimedOut

@@ -1,5 +1,6 @@
 from agentloop.errors.kinds import AgentLoopError as AgentLoopError
 from agentloop.errors.kinds import AgentsTooDeep as AgentsTooDeep
+from agentloop.errors.kinds import AskAgain as AskAgain
 from agentloop.errors.kinds import AuthenticationError as AuthenticationError
 from agentloop.errors.kinds import BadRequest as BadRequest
 from agentloop.errors.kinds import BoundExceeded as BoundExceeded

@@ -149,6 +149,19 @@ class InvalidArguments(ToolError):
     """The arguments of a call are JSON but do not satisfy the tool's schema or types."""
 
 
+class AskAgain(ToolError):
+    """Raise this in a tool, or in a check of an answer, to send the model back with a reason.
+
+    In a tool, it says that the call was not carried out, and why: raise it before the tool has an effect. The call is rejected,
+    the message is all that the model gets, and the log has neither a traceback nor a line about it. In an `output_check`, it
+    refuses a final answer, and the model writes another one.
+
+    Args:
+        message: the reason and what to do, in words for the model.
+        path: the JSON path of the problem in the arguments; empty if there is none.
+    """
+
+
 class CallNotAllowed(ToolError):
     """A call was not executed.
 

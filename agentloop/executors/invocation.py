@@ -20,6 +20,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseInline, CanUseThread, Tool, ToolContext
 from agentloop.errors import (
     AgentsTooDeep,
+    AskAgain,
     ContractViolation,
     InvalidArguments,
     MalformedArguments,
@@ -185,8 +186,18 @@ class CallRuntime:
 
 _CANCEL_SECONDS = 1.0
 _copy_ended = copier(CallOutcome, "execution", "exception", "inner")
-_DID_NOT_RUN = (AgentsTooDeep, InvalidArguments, MalformedArguments, ToolBlocked, ToolUnavailable, UnknownTool)
+_DID_NOT_RUN = (
+    AgentsTooDeep,
+    AskAgain,
+    InvalidArguments,
+    MalformedArguments,
+    ToolBlocked,
+    ToolUnavailable,
+    UnknownTool,
+)
 """The errors with which a tool reports that it had no effect; after any other one, an effect cannot be excluded."""
+REFUSALS = (AskAgain, InvalidArguments)
+"""The errors with which a tool refuses what the model asked for: the message explains it, and the tool has not failed."""
 
 
 class ToolInvocation:
@@ -392,7 +403,7 @@ class ToolInvocation:
         if any("disowns" in layer.hooks and layer.disowns(error) for layer in self.call.layers):
             raise error
         self._outcome = evolve(self._outcome, exception=error)
-        if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
+        if isinstance(error, REFUSALS):  # what only the tool could check; the model can correct it
             return ToolStatus.REJECTED
         log_failure(self.call, self.state.execution_id, error)
         return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
@@ -601,8 +612,14 @@ def log_failure(call: Call, execution_id: str, error: BaseException) -> None:
 
 
 def report_unsuccessful(call: Call, execution: ToolExecution, execution_id: str) -> None:
-    """Report a call that timed out or was rejected to the logger: the kind of its error and the place, without the arguments."""
+    """Report a call that timed out or was rejected to the logger: the kind of its error and the place, without the arguments.
+
+    An `AskAgain` is an answer of the tool, and is not reported.
+    """
     error, fields = execution.error or ErrorInfo("", ""), _log_fields(call, execution_id)
+    # The tool has said what it wanted to say. The outcome of another process, or of a journal, has the name of the error alone.
+    if isinstance(call.outcome.exception, AskAgain) or error.type == AskAgain.__name__:
+        return
     # A model may have chosen the names in the path.
     kind = f"{error.type} at {error.path[:_MAX_PATH]!r}" if error.path else error.type
     if execution.status is ToolStatus.TIMED_OUT:

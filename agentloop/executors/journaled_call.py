@@ -10,14 +10,14 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import CanCallTools, CanContinueCall, CanReconcileCall, Tool
-from agentloop.errors import ClaimLost, InterceptorFailed, InvalidArguments, JournalError, ToolInDoubt
+from agentloop.errors import ClaimLost, InterceptorFailed, JournalError, ToolInDoubt
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import Recovery, ToolCallIntentKept, ToolCallRecovered
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call
 from agentloop.executors.call_layers import OPEN, Attempt, CallLayer, CallOutcome, Cut, RunCall
 from agentloop.executors.fencing import is_left, left_outcome
-from agentloop.executors.invocation import CallRuntime, ToolInvocation
+from agentloop.executors.invocation import REFUSALS, CallRuntime, ToolInvocation
 from agentloop.executors.result_limits import fit_result
 from agentloop.executors.tracebacks import attach_traceback
 from agentloop.values.records import (
@@ -120,7 +120,7 @@ class JournaledCall(CallLayer):
     def _attach_traceback(self) -> None:
         error = None if self._invocation is None else self._invocation.raised
         # Arguments that only the tool could check are a mistake of the model, which the error explains to it.
-        if error is not None and not isinstance(error, InvalidArguments):
+        if error is not None and not isinstance(error, REFUSALS):
             attach_traceback(self._log, self._call.key, error)
 
     def cut(self, so_far: CallOutcome, cut: Cut, settle: Callable[[], CallOutcome]) -> CallOutcome:

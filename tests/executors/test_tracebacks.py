@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -13,6 +14,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable import MemoryJournal
 from agentloop.durable.fold import FoldedExecution
 from agentloop.durable.redaction import Redaction
+from agentloop.errors import AskAgain
 from agentloop.policies import Resilience
 from agentloop.testing import CrashableJournal
 from agentloop.values import JournalRecord, RecordKind, RetryPolicy, ToolStatus
@@ -254,3 +256,58 @@ async def test_without_a_journal_no_traceback_is_written(monkeypatch: pytest.Mon
     model = ScriptedInference(ToolCall("1", "asynchronous"), "Done.")
     state = await AgentLoop.for_model(model, tools=[asynchronous], executor=ToolExecutor()).execute("Go.")
     assert state.steps[0].executions[0].error_message.startswith("division by zero")
+
+
+class _NotThatMuch(AskAgain):
+    """The word of a program for its own refusals."""
+
+
+def _refuse(amount: int) -> str:
+    if amount > 50:
+        raise _NotThatMuch("at most 50; ask for less", path="$.amount")
+    return f"paid {amount}"
+
+
+@tool
+async def pay_async(amount: int) -> str:
+    """Pay as a coroutine."""
+    return _refuse(amount)
+
+
+@tool
+def pay_in_thread(amount: int) -> str:
+    """Pay in a thread."""
+    return _refuse(amount)
+
+
+@tool(timeout=60, retry=RetryPolicy(max_attempts=3))
+async def pay_again(amount: int) -> str:
+    """Pay, and retry failures."""
+    return _refuse(amount)
+
+
+@tool(effect="pure", inline=True)
+def pay_inline(amount: int) -> str:
+    """Pay in the event loop."""
+    return _refuse(amount)
+
+
+@pytest.mark.parametrize("pay", [pay_async, pay_in_thread, pay_again, pay_inline])
+def test_a_tool_that_asks_again_answers_the_model_without_a_line_or_a_traceback(
+    pay: Tool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call was rejected without an effect and is not repeated, the model gets the reason, and the next call runs."""
+    journal = MemoryJournal()
+    script = [ToolCall("1", pay.name, '{"amount": 99}')], [ToolCall("2", pay.name, '{"amount": 50}')], "Paid 50."
+    model = ScriptedInference(*script)
+    loop = AgentLoop.for_model(model, tools=[pay], journal=journal, interceptors=[Resilience()])
+    with caplog.at_level(logging.DEBUG, "agentloop"):
+        state = loop.execute_sync("go", execution_id="e")
+    refused, paid = (step.executions[0] for step in state.steps[:2])
+    assert (refused.status, refused.may_have_run) == (ToolStatus.REJECTED, False)
+    assert refused.error is not None
+    assert (refused.error.message, refused.error.path) == ("at most 50; ask for less", "$.amount")
+    assert model.requests[1].messages[-1].exchanges[0].execution == refused
+    assert (paid.status, state.final_text) == (ToolStatus.SUCCEEDED, "Paid 50.")
+    assert not [record for record in caplog.records if record.levelno >= logging.INFO]
+    assert not any(TRACEBACK in str(record.body) for record in asyncio.run(journal.read("e")))
