@@ -226,7 +226,7 @@ class GuardrailTripped(Event):
     Attributes:
         subject: `input` or `output`.
         problems: what was found, in words that do not repeat it.
-        outcome: what follows: `stop`, `ask` or `replace`.
+        outcome: what follows: `stop`, `ask`, `again` or `replace`.
     """
 
     subject: str

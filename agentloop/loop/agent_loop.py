@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from os import PathLike
@@ -23,6 +23,7 @@ from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolLike, ToolPolicy
 from agentloop.contracts.tools import Tools
+from agentloop.drivers.forwarding import innermost_driver
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, InvalidParameter
 from agentloop.events.bus import EventBus, join_buses, require_emitted
@@ -30,7 +31,7 @@ from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
-from agentloop.loop.doors import agent_files, exits, journaling
+from agentloop.loop.doors import agent_files, answer_checks, exits, journaling
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
 from agentloop.loop.inbox import Inbox, Inboxes
@@ -108,6 +109,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
     system_prompt: SystemPrompt = field(default="", converter=checks.as_prompt, repr=False)
     interceptors: tuple[CanIntercept, ...] = field(default=(), converter=checks.as_interceptors)
     max_steps: int | None = field(default=50, converter=checks.as_max_steps)
+    output_check: Sequence[object] = field(default=(), converter=checks.as_output_checks, repr=False)
     journal: CanJournal | None = field(default=None, converter=checks.as_journal)
     compiler: CanCompileMessages | None = field(default=None, converter=checks.as_compiler)
     executor: CanExecuteToolCalls = field(factory=ToolExecutor, converter=checks.as_executor)
@@ -128,8 +130,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
     _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
     # What names tools, once it was checked.
     _checked_names: list[frozenset[object]] = field(factory=list, init=False, repr=False)
-    _stack: InterceptorStack = field(init=False, repr=False)
     _output_form: OutputType | None = field(init=False, repr=False)
+    _stack: InterceptorStack = field(init=False, repr=False)
 
     def _summary(self) -> Mapping[str, str]:
         tools, output, inference = self.tools.by_name, self.output_type, getattr(self.driver, "inference", None)
@@ -191,9 +193,17 @@ class AgentLoop(Summarized, Generic[Output_co]):
         # First: among interceptors of equal priority, the limit stops the execution before the others act.
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        layers = (*limit, *self.interceptors, *self._of_compiler(), *of_groups)
+        layers = (*limit, *self.interceptors, *self._of_checks(), *self._of_compiler(), *of_groups)
         layers = (*layers, *declared_policies(self.tools, layers))
         return InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
+
+    def _of_checks(self) -> tuple[CanIntercept, ...]:
+        """Return what asks the checks of answers, as often as the driver may ask the model again."""
+        if not self.output_check:
+            return ()
+        read = None if self._output_form is None else self._output_form.read
+        max_retries = getattr(innermost_driver(self.driver), "max_retries", 2)
+        return (answer_checks().checking_layer(self.output_check, read, max_retries),)
 
     def _of_compiler(self) -> tuple[CanIntercept, ...]:
         """Return the parts of the compiler that act between steps, bound to what a model sees before them."""

@@ -8,6 +8,7 @@ from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol, Unpack, cast
 
+from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
@@ -115,6 +116,16 @@ class CanApplyPolicies(Protocol):
         """Return an interceptor that applies policies where tools declare them."""
 
 
+class CanCheckAnswers(Protocol):
+    """Asks checks about final answers; `agentloop.policies.output_checks` does."""
+
+    def output_checks(self, checks: object) -> Sequence[object]:
+        """Return the checks of the parameter `output_check`."""
+
+    def checking_layer(self, checks: Sequence[Any], read: OutputCheck | None, max_retries: int) -> CanIntercept:
+        """Return the interceptor that asks these checks."""
+
+
 @cache
 def journaling() -> CanRecordExecutions:
     """Return what records executions; it is loaded with the first execution that has a journal."""
@@ -137,3 +148,9 @@ def exits() -> CanMaskExits:
 def declarable() -> CanApplyPolicies:
     """Return what applies declared policies; it is loaded for the first tool that declares one."""
     return cast("CanApplyPolicies", import_module("agentloop.policies.resilience.resilience"))
+
+
+@cache
+def answer_checks() -> CanCheckAnswers:
+    """Return what checks answers; it is loaded for the first loop with an `output_check`."""
+    return cast("CanCheckAnswers", import_module("agentloop.policies.output_checks"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from os import PathLike
 from types import FunctionType
@@ -23,6 +23,7 @@ from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.errors.hints import suggest
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
+from agentloop.loop.doors import answer_checks
 from agentloop.values.bounds import Bounds
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
@@ -205,6 +206,11 @@ def as_prompt(prompt: Any) -> SystemPrompt:
         raise InvalidParameter(f"the system prompt is a text or a function of the state, not {_describe(prompt)}")
     checked: SystemPrompt = prompt
     return checked
+
+
+def as_output_checks(checks: object) -> Sequence[object]:
+    """Return checks of answers; none for None."""
+    return () if checks is None else answer_checks().output_checks(checks)
 
 
 def as_output_type(output_type: Any) -> Any:

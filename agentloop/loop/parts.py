@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from attrs import NOTHING, Factory, fields
 
+from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -54,6 +55,9 @@ class LoopOptions(RareOptions, total=False):
         interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
         max_steps: the maximum number of steps of an execution, 50 by default; None for no limit. At the limit, the execution stops
             without a final answer. The interceptor `Budget(steps=…)` reserves a last step for an answer.
+        output_check: checks each final answer: a function, plain or async, of the answer, or of the answer and an `Inspection` with state
+            and dependencies; a `ModelJudge`; or several of them. One that raises `AskAgain("why")` sends the model back, at most
+            `max_retries` times in an execution, which then stops with the reason `retry_limit` and keeps the answer.
         journal: records executions so that they can be resumed after a crash; None, the default, to record nothing.
         compiler: selects the messages that the model sees, such as `ClearOldResults(above=50_000) | TokenWindow(100_000)`; the
             driver's default when None.
@@ -72,6 +76,12 @@ class LoopOptions(RareOptions, total=False):
     system_prompt: SystemPrompt
     interceptors: Iterable[CanIntercept]
     max_steps: int | None
+    output_check: (
+        Callable[..., object]
+        | CanAcceptExecutionScope
+        | Iterable[Callable[..., object] | CanAcceptExecutionScope]
+        | None
+    )
     journal: CanJournal | None
     compiler: CanCompileMessages | None
 

@@ -10,7 +10,7 @@ from inspect import isawaitable
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from attrs import define, evolve, field, frozen
-from attrs.validators import gt
+from attrs.validators import ge, gt
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
@@ -23,6 +23,7 @@ from agentloop.errors import ConfigurationError, ForeignCancellation
 from agentloop.events.bus import emit
 from agentloop.events.execution import GuardrailTripped
 from agentloop.interception.interceptor import Interceptor
+from agentloop.policies.asking import OWNER, WRITES, ask_again, times_asked
 from agentloop.values.inference import (
     DEFAULT_OPTIONS,
     FinishReason,
@@ -34,7 +35,14 @@ from agentloop.values.inference import (
 from agentloop.values.json import JsonObject, duplicate_key, parse_json
 from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import Media, Text
-from agentloop.values.points import AfterInference, AroundInference, BeforeInference, BeforeToolUse, ProceedInference
+from agentloop.values.points import (
+    AfterInference,
+    AfterStep,
+    AroundInference,
+    BeforeInference,
+    BeforeToolUse,
+    ProceedInference,
+)
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
@@ -45,6 +53,7 @@ from agentloop.values.value import Value, instance_of
 MARK: Final = "agentloop.guardrails"
 """The owner of what an input guardrail with the outcome `ask` stores among the extensions of a state."""
 
+_HELD_BACK = "(This answer was held back.)"
 _GRACE_SECONDS = 5.0  # for checks that are cancelled
 _PURPOSE = "guardrail"
 _MAX_PROBLEMS = 20
@@ -167,7 +176,7 @@ class ReplaceAnswer:
 
 
 @frozen
-class _Finding:
+class Finding:
     """What a check returned or raised.
 
     Attributes:
@@ -245,12 +254,14 @@ class _Progress:
         problems: what was found in them.
         early_key: the new messages that were examined while the model answered.
         early: what was found then.
+        refused: what was found in the last answer, if the model is to answer again.
     """
 
     key: _InputKey | None = None
     problems: tuple[str, ...] = ()
     early_key: _InputKey | None = None
-    early: Sequence[_Finding] = ()
+    early: Sequence[Finding] = ()
+    refused: tuple[str, ...] = ()
 
 
 # --- the interceptor --------------------------------------------------------------------------------------------
@@ -282,6 +293,8 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
     - `stop`: the execution stops, with the problems in its stop signal. The text of the model is not in the state.
     - `ask` (input only): each call of a tool that is not pure is suspended until a person has decided on it, for the rest of the
       execution.
+    - `again` (output only): the text is held back and no call beside it runs, and the model is told what was found and answers again,
+      at most `max_retries` times in an execution, which then stops.
     - `ReplaceAnswer`: for an input, the answer is the replacement and the calls of the model do not run. For an output, its text
       is replaced, and calls beside it run.
 
@@ -292,6 +305,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
         output: the checks of the texts of the model, also of texts beside tool calls.
         on_input: the outcome of an input that trips.
         on_output: the outcome of an output that trips.
+        max_retries: how often the model may answer again in an execution, with the outcome `again`.
         concurrent: whether input is checked while the model answers; with False, the request is sent after the checks.
         max_seconds: the maximum time of a check, in seconds.
         holds_deltas: whether deltas of a streamed answer are held until it has passed.
@@ -301,7 +315,8 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
     input: tuple[Check | ModelJudge, ...] = field(default=(), converter=_as_checks)
     output: tuple[Check | ModelJudge, ...] = field(default=(), converter=_as_checks)
     on_input: Literal["stop", "ask"] | ReplaceAnswer = "stop"
-    on_output: Literal["stop"] | ReplaceAnswer = "stop"
+    on_output: Literal["stop", "again"] | ReplaceAnswer = "stop"
+    max_retries: int = field(default=2, validator=ge(0))
     concurrent: bool = field(default=True, validator=instance_of(bool))
     max_seconds: float = field(default=60.0, validator=gt(0))
     holds_deltas: bool = field(default=True, validator=instance_of(bool))
@@ -314,13 +329,14 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
 
     @writes.default
     def _written_paths(self) -> frozenset[str]:
-        replaces = isinstance(self.on_input, ReplaceAnswer) or isinstance(self.on_output, ReplaceAnswer)
+        replaces = isinstance(self.on_input, ReplaceAnswer) or self.on_output != "stop"
         # A call that was decided runs as it was decided, so that it may be put back.
         marks = (f"state.extensions.{MARK}", "verdict", "call") if self.on_input == "ask" else ()
-        return frozenset([*marks, *(("response",) if replaces else ())])
+        asks = WRITES if self.on_output == "again" else ()
+        return frozenset([*marks, *asks, *(("response",) if replaces else ())])
 
     def __attrs_post_init__(self) -> None:
-        for outcome, known in ((self.on_input, {"stop", "ask"}), (self.on_output, {"stop"})):
+        for outcome, known in ((self.on_input, {"stop", "ask"}), (self.on_output, {"stop", "again"})):
             if not isinstance(outcome, ReplaceAnswer) and outcome not in known:
                 raise ConfigurationError(
                     f"the outcome of a guardrail is {' or '.join(sorted(known))} or a ReplaceAnswer, not {outcome!r:.100}"
@@ -334,6 +350,8 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
             names.add("around_inference" if self.concurrent else "before_inference")
         if self.on_input == "ask":
             names.add("before_tool_use")
+        if self.on_output == "again":
+            names.add("after_step")
         return frozenset(names)
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
@@ -355,7 +373,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
             controls.append(Control("asks", "a decision, if an input trips", is_sure=False))
         elif self.input and self.on_input != "ask":
             controls.append(Control("stops", "if an input trips", of="executions", is_sure=False))
-        if self.output and self.on_output == "stop":
+        if self.output and self.on_output in {"stop", "again"}:
             controls.append(Control("stops", "if an output trips", of="executions", is_sure=False))
         return controls
 
@@ -401,6 +419,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
         Raises:
             AgentStop: the input or the output has problems, and the outcome is `stop`.
         """
+        self._progress.refused = ()
         problems = await self._input_problems(point) if self.input else ()
         if problems and isinstance(self.on_input, ReplaceAnswer):
             return point.with_response(
@@ -415,9 +434,19 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
         problems = await self._settle(self.output, inspection)
         if not problems:
             return point
-        await self._trip(inspection, problems, self.on_output)
+        is_used_up = self.on_output == "again" and times_asked(point.state) >= self.max_retries
+        await self._trip(inspection, problems, "stop" if is_used_up else self.on_output)
+        if self.on_output == "again":
+            self._progress.refused = problems
+            # It is neither an answer nor a call, so that no driver takes it for one.
+            return point.with_response(evolve(_answer(point.response, _HELD_BACK), wants_to_continue=True))
         assert isinstance(self.on_output, ReplaceAnswer)  # noqa: S101  # the other outcome raises
         return point.with_response(_with_text(point.response, self.on_output.apply(text)))
+
+    def after_step(self, point: AfterStep) -> AfterStep:
+        """Tell the model what was found in the answer that was held back, and request another step."""
+        refused, self._progress.refused = self._progress.refused, ()
+        return ask_again(point, "; ".join(refused)) if refused else point
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Suspend a call that is not pure, if the input of the execution has tripped with the outcome `ask`."""
@@ -452,7 +481,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
         self,
         inspection: Inspection,
         problems: tuple[str, ...],
-        outcome: Literal["stop", "ask"] | ReplaceAnswer,
+        outcome: Literal["stop", "ask", "again"] | ReplaceAnswer,
         *,
         is_new: bool = True,
     ) -> None:
@@ -471,7 +500,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
             )
 
     async def _settle(
-        self, checks: Sequence[Check | ModelJudge], inspection: Inspection, early: Sequence[_Finding] | None = None
+        self, checks: Sequence[Check | ModelJudge], inspection: Inspection, early: Sequence[Finding] | None = None
     ) -> tuple[str, ...]:
         """Return the problems that the checks find, with the recorded verdicts of judges where there are some.
 
@@ -494,9 +523,9 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
         problems = [problem for finding in findings for problem in finding.problems()]
         return tuple([problem[:_MAX_PROBLEM_LENGTH] for problem in problems[:_MAX_PROBLEMS]])
 
-    def _recorded(self, checks: Sequence[Check | ModelJudge], inspection: Inspection) -> dict[int, _Finding]:
+    def _recorded(self, checks: Sequence[Check | ModelJudge], inspection: Inspection) -> dict[int, Finding]:
         """Return what judges found before an interruption, by the positions of the judges."""
-        recorded: dict[int, _Finding] = {}
+        recorded: dict[int, Finding] = {}
         log = self._scope.log if self._scope is not None else None
         for index, check in enumerate(checks):
             if log is None or not isinstance(check, ModelJudge):
@@ -506,10 +535,10 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
             if known is None:  # the verdicts after it are not recorded, either
                 break
             error = None if known.response is not None else rebuild_error(known.error)
-            recorded[index] = _Finding(check, request=request, response=known.response, error=error)
+            recorded[index] = Finding(check, request=request, response=known.response, error=error)
         return recorded
 
-    def _count(self, *findings: _Finding) -> None:
+    def _count(self, *findings: Finding) -> None:
         """Count the tokens of judges in the execution."""
         for finding in findings:
             if finding.response is not None and self._scope is not None:
@@ -521,12 +550,19 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
 
 async def _examine(
     checks: Sequence[Check | ModelJudge], inspection: Inspection, max_seconds: float
-) -> Sequence[_Finding]:
+) -> Sequence[Finding]:
     """Run checks at the same time; whatever one of them raises is its finding."""
-    return await asyncio.gather(*[_run_check(check, inspection, max_seconds) for check in checks])
+    return await asyncio.gather(*[run_check(check, inspection, max_seconds) for check in checks])
 
 
-async def _run_check(check: Check | ModelJudge, inspection: Inspection, max_seconds: float) -> _Finding:
+async def run_check(check: Check | ModelJudge, inspection: Inspection, max_seconds: float) -> Finding:
+    """Ask a check; what it raises, and that it takes too long, are its finding.
+
+    Args:
+        check: the check.
+        inspection: what it looks at.
+        max_seconds: the maximum time, in seconds.
+    """
     request = check.request(inspection) if isinstance(check, ModelJudge) else None
     started = asyncio.get_running_loop().time()
     try:
@@ -535,25 +571,25 @@ async def _run_check(check: Check | ModelJudge, inspection: Inspection, max_seco
         # A check that blocks, or that goes on when it is cancelled, may return after its time.
         # Timers may come early by the resolution of the clock, so that the time alone does not say it.
         if limit.expired() or asyncio.get_running_loop().time() - started > max_seconds:
-            return _Finding(check, request=request, error=TimeoutError(f"it took longer than {max_seconds:g} s"))
+            return Finding(check, request=request, error=TimeoutError(f"it took longer than {max_seconds:g} s"))
     except asyncio.CancelledError as cancelled:
         if is_task_cancelled():
             raise
-        return _Finding(check, request=request, error=ForeignCancellation("a check", cancelled))
+        return Finding(check, request=request, error=ForeignCancellation("a check", cancelled))
     except Exception as error:  # noqa: BLE001  # a check that fails trips
-        return _Finding(check, request=request, error=error)
+        return Finding(check, request=request, error=error)
     return finding
 
 
-async def _ask_check(check: Check | ModelJudge, inspection: Inspection, request: InferenceRequest | None) -> _Finding:
+async def _ask_check(check: Check | ModelJudge, inspection: Inspection, request: InferenceRequest | None) -> Finding:
     if isinstance(check, ModelJudge):
         assert request is not None  # noqa: S101  # judges have one
         response: object = await check.inference.infer(request)
         if not isinstance(response, InferenceResponse):
             raise TypeError(f"the model returned a {type(response).__name__}")
-        return _Finding(check, request=request, response=response)
+        return Finding(check, request=request, response=response)
     found: object = check(inspection)
-    return _Finding(check, found=await found if isawaitable(found) else found)
+    return Finding(check, found=await found if isawaitable(found) else found)
 
 
 # --- inputs and answers -----------------------------------------------------------------------------------------
@@ -568,7 +604,7 @@ def _input_key(state: AgentState, scope: ExecutionScope | None) -> _InputKey:
             if not earlier:
                 break
             earlier -= 1
-        if message.role == "user":
+        if message.role == "user" and OWNER not in message.metadata:  # that one is the program's
             messages.append(message)
     return _InputKey(state.step_count, tuple(reversed(messages)))
 
