@@ -81,7 +81,7 @@ def _parameter_count(check: Callable[..., object]) -> int:
 
 
 def _name_of(check: object) -> str:
-    return getattr(check, "name", None) or getattr(check, "__name__", type(check).__name__)
+    return str(getattr(check, "__name__", type(check).__name__))
 
 
 @frozen(kw_only=True)

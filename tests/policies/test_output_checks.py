@@ -133,7 +133,7 @@ def test_a_validator_of_pydantic_asks_again() -> None:
     class Price(pydantic.BaseModel):  # type: ignore[misc, name-defined]  # an optional package
         euros: int
 
-        @pydantic.field_validator("euros")
+        @pydantic.field_validator("euros")  # type: ignore[untyped-decorator]  # an optional package
         @classmethod
         def _positive(cls, value: int) -> int:
             if value < 0:
@@ -215,7 +215,8 @@ def test_a_driver_that_accepts_no_check_is_sent_back_as_well(*, wrapped: bool) -
 def test_a_loop_without_a_check_has_no_layer_for_it() -> None:
     """Neither None nor an empty list adds one."""
     plain = AgentLoop.for_model(ScriptedInference("a"))
-    for check in (None, []):
+    checks: list[Any] = [None, []]
+    for check in checks:
         loop = AgentLoop.for_model(ScriptedInference("a"), output_check=check)
         assert [layer.name for layer in loop.stack.layers] == [layer.name for layer in plain.stack.layers]
 
