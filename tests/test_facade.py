@@ -17,18 +17,18 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 PACKAGES = sorted(".".join(("agentloop", *stub.parent.relative_to(ROOT).parts)) for stub in ROOT.rglob("__init__.pyi"))
 NAMES = {
-    "agentloop": 43,
+    "agentloop": 44,
     "agentloop.compilers": 5,
     "agentloop.contracts": 39,
     "agentloop.drivers": 9,
     "agentloop.durable": 19,
-    "agentloop.errors": 69,
+    "agentloop.errors": 70,
     "agentloop.events": 67,
     "agentloop.executors": 7,
     "agentloop.interception": 26,
     "agentloop.loop": 6,
     "agentloop.mcp": 10,
-    "agentloop.models": 28,
+    "agentloop.models": 29,
     "agentloop.models.text_calls": 10,
     "agentloop.policies": 36,
     "agentloop.service.cluster": 4,

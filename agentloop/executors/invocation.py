@@ -617,7 +617,7 @@ def report_unsuccessful(call: Call, execution: ToolExecution, execution_id: str)
     An `AskAgain` is an answer of the tool, and is not reported.
     """
     error, fields = execution.error or ErrorInfo("", ""), _log_fields(call, execution_id)
-    # The tool has said what it wanted to say. The outcome of another process, or of a journal, has the name of the error alone.
+    # The tool has said what it wanted to say. An outcome from elsewhere has the name of the error alone.
     if isinstance(call.outcome.exception, AskAgain) or error.type == AskAgain.__name__:
         return
     # A model may have chosen the names in the path.

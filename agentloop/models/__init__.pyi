@@ -20,7 +20,6 @@ from agentloop.models.programs.signatures import render_signatures as render_sig
 from agentloop.models.recording import RecordingInference as RecordingInference
 from agentloop.models.recording import ReplayInference as ReplayInference
 from agentloop.models.scripted import FunctionInference as FunctionInference
-from agentloop.models.scripted import ResponseLike as ResponseLike
 from agentloop.models.scripted import ScriptedInference as ScriptedInference
 from agentloop.models.signing import AwsSigner as AwsSigner
 from agentloop.models.signing import CanSignRequests as CanSignRequests
