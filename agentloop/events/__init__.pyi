@@ -49,6 +49,7 @@ from agentloop.events.resilience import ToolCallShortCircuited as ToolCallShortC
 from agentloop.events.tool_calls import AbandonedToolCallEnded as AbandonedToolCallEnded
 from agentloop.events.tool_calls import InferenceReused as InferenceReused
 from agentloop.events.tool_calls import PermissionDecided as PermissionDecided
+from agentloop.events.tool_calls import Recovery as Recovery
 from agentloop.events.tool_calls import ToolCallAbandoned as ToolCallAbandoned
 from agentloop.events.tool_calls import ToolCallBlocked as ToolCallBlocked
 from agentloop.events.tool_calls import ToolCallCompleted as ToolCallCompleted

@@ -210,7 +210,7 @@ def as_prompt(prompt: Any) -> SystemPrompt:
 
 def as_output_checks(checks: object) -> Sequence[object]:
     """Return checks of answers; none for None."""
-    return () if checks is None else answer_checks().output_checks(checks)
+    return () if checks is None or checks == () else answer_checks().output_checks(checks)
 
 
 def as_output_type(output_type: Any) -> Any:

@@ -14,7 +14,6 @@ from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.drivers.driver import StepDraft
 from agentloop.errors import ContractViolation, InvalidOutput
 from agentloop.events.bus import emit_at_step
-from agentloop.events.tool_calls import Recovery
 from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, close_open_turn
 from agentloop.values.inference import Usage
 from agentloop.values.interruptions import StepInterrupted, cause_of
@@ -220,7 +219,7 @@ async def emit_closed_calls(
         execution = call.to_closed_execution()
         is_recorded = execution is call.execution
         if is_recorded or execution.status is ToolStatus.IN_DOUBT:
-            recovery = Recovery.REUSED if is_recorded else Recovery.IN_DOUBT
+            recovery = event_classes.Recovery.REUSED if is_recorded else event_classes.Recovery.IN_DOUBT
             await emit_at_step(
                 events,
                 event_classes.ToolCallRecovered,

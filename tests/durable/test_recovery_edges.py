@@ -28,10 +28,10 @@ from agentloop.events import (
     ContinuationEvaluated,
     EventBus,
     ProtocolMonitor,
+    Recovery,
     ToolCallCompleted,
     ToolCallRecovered,
 )
-from agentloop.events.tool_calls import Recovery
 from agentloop.interception import (
     AfterInference,
     AfterStep,
