@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, cast, overload
@@ -130,7 +130,6 @@ class AgentLoop(Summarized, Generic[Output_co]):
     _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
     # What names tools, once it was checked.
     _checked_names: list[frozenset[object]] = field(factory=list, init=False, repr=False)
-    _output_form: OutputType | None = field(init=False, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
 
     def _summary(self) -> Mapping[str, str]:
@@ -190,29 +189,18 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     @_stack.default
     def _compile_stack(self) -> InterceptorStack:
+        _ = self.output_form  # a type without a JSON form is refused where the loop is made
         # First: among interceptors of equal priority, the limit stops the execution before the others act.
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        layers = (*limit, *self.interceptors, *self._of_checks(), *self._of_compiler(), *of_groups)
+        layers = (*limit, *self.interceptors, *_layers_of_checks(self), *self._of_compiler(), *of_groups)
         layers = (*layers, *declared_policies(self.tools, layers))
         return InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
-
-    def _of_checks(self) -> tuple[CanIntercept, ...]:
-        """Return what asks the checks of answers, as often as the driver may ask the model again."""
-        if not self.output_check:
-            return ()
-        read = None if self._output_form is None else self._output_form.read
-        max_retries = getattr(innermost_driver(self.driver), "max_retries", 2)
-        return (answer_checks().checking_layer(self.output_check, read, max_retries),)
 
     def _of_compiler(self) -> tuple[CanIntercept, ...]:
         """Return the parts of the compiler that act between steps, bound to what a model sees before them."""
         compiler = self.compiler
         return compiler.with_tools(self.tools).interceptors if isinstance(compiler, CompilerPipeline) else ()
-
-    @_output_form.default
-    def _compile_output_form(self) -> OutputType | None:
-        return None if self.output_type is None else output_type_of(self.output_type)
 
     @overload
     @classmethod
@@ -581,10 +569,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """The interceptors in the order in which they run, including the step limit and those of tool groups."""
         return self._stack
 
-    @property
+    @cached_property
     def output_form(self) -> OutputType | None:
         """The compiled `output_type`; None for text."""
-        return self._output_form
+        return None if self.output_type is None else output_type_of(self.output_type)
 
     @property
     def redaction(self) -> CanRedactRecords:
@@ -755,6 +743,15 @@ shows(
     besides=RareOptions,
     defaults={**defaults_of(ToolCallingDriver), **defaults_of(AgentLoop), "tools": ()},
 )(vars(AgentLoop)["for_model"].__func__)
+
+
+def _layers_of_checks(loop: AgentLoop[Any]) -> tuple[CanIntercept, ...]:
+    """Return what asks the checks of answers, as often as the driver may ask the model again."""
+    if not loop.output_check:
+        return ()
+    read = None if loop.output_form is None else loop.output_form.read
+    max_retries = getattr(innermost_driver(loop.driver), "max_retries", 2)
+    return (answer_checks().checking_layer(loop.output_check, read, max_retries),)
 
 
 async def _run_to_end(bind: Callable[[], Run], log: ExecutionLog | None = None) -> AgentState:
