@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -46,22 +48,22 @@ def pytest_source(records: Iterable[JournalRecord], execution_id: str, *, loop: 
 
 # --- the parts of the file --------------------------------------------------------------------------------------------
 
-_JOURNAL_NAMES = frozenset({"FixtureOutcome", "Fixture"})
 _MAX_ROW_LENGTH = 120
 _OPTIONAL_FIELDS = ("decisions", "messages", "step_errors", "recovered_steps", "continued_steps", "stop_signals")
 
 
 def _head_source(writer: SourceWriter, loop: str) -> str:
-    values = sorted(writer.names - _JOURNAL_NAMES)
+    modules = defaultdict[str, list[str]](list)
+    for name, module in sorted({**writer.names, "play": "agentloop.testing"}.items()):
+        modules[module].append(name)
+    if writer.uses_json:
+        modules["agentloop.values.json"].append("parse_json")
     lines = [
         '"""A recorded execution, played again. Written by `agentloop runs export --pytest`."""',
         "",
         "from __future__ import annotations",
         "",
-        f"from agentloop.durable import {', '.join(sorted(writer.names & _JOURNAL_NAMES))}",
-        "from agentloop.testing import play",
-        *([f"from agentloop.values import {', '.join(values)}"] if values else []),
-        *(["from agentloop.values.json import parse_json"] if writer.uses_json else []),
+        *[f"from {module} import {', '.join(names)}" for module, names in sorted(modules.items())],
     ]
     if loop:
         module, _, name = loop.partition(":")
@@ -77,7 +79,7 @@ def _head_source(writer: SourceWriter, loop: str) -> str:
 def _data_source(fixture: Fixture, writer: SourceWriter) -> str:
     tables = [("SCRIPT", fixture.script), ("TOOLS", fixture.tools), ("OUTCOMES", fixture.outcomes)]
     lines = [f"{name} = {writer.source(value)}" for name, value in tables]
-    writer.names.add("Fixture")
+    writer.use(Fixture)
     arguments = [
         f"execution_id={writer.source(fixture.execution_id)}",
         f"state={writer.source(fixture.state, _INDENT)}",
@@ -170,11 +172,11 @@ class SourceWriter:
     """Writes values as the calls that create them, with line breaks where they are long.
 
     Attributes:
-        names: the names of the classes that were used, to be imported.
+        names: the names of the classes and functions that were used, with the modules from which they are imported.
         uses_json: whether `parse_json` was used.
     """
 
-    names: set[str] = field(factory=set)
+    names: dict[str, str] = field(factory=dict)
     uses_json: bool = False
 
     def source(self, value: object, indent: str = "") -> str:
@@ -206,14 +208,20 @@ class SourceWriter:
             return self._bracketed("{", [(f"{name!r}: ", item) for name, item in value.items()], "}", indent)
         return self._bracketed("[", [("", item) for item in value], "]", indent)
 
+    def use(self, used: type) -> str:
+        """Return the name of a class, and import it where its room exports it, or else from its module."""
+        room = ".".join(used.__module__.split(".")[:2])
+        is_exported = used.__name__ in getattr(sys.modules.get(room), "__all__", ())
+        self.names[used.__name__] = room if is_exported else used.__module__
+        return used.__name__
+
     def _member(self, value: StrEnum) -> str:
-        self.names.add(type(value).__name__)
-        return f"{type(value).__name__}.{value.name}"
+        return f"{self.use(type(value))}.{value.name}"
 
     def _call(self, value: Value, indent: str) -> str:
         """Return the call of a class with the fields that differ from their defaults."""
         kind: Any = type(value)
-        self.names.add(kind.__name__)
+        self.use(kind)
         arguments: list[tuple[str, object]] = []
         needs_name = False
         for attribute in attrs.fields(kind):
@@ -227,11 +235,11 @@ class SourceWriter:
 
     def _state(self, state: AgentState, indent: str) -> str:
         """Return the call that starts a state if it is new, or else its JSON."""
-        self.names.add("AgentState")
+        self.use(AgentState)
         question = state.messages[0].text if state.messages else ""
         fresh = AgentState.start(question, system_prompt=state.context.system_prompt, agent_id=state.agent_id)
         if evolve(fresh, created_at=state.created_at, updated_at=state.updated_at) != state:
-            self.names.add("from_json")
+            self.names["from_json"] = "agentloop.values"
             return f"from_json({_text_source(to_json(state).decode(), indent)}, AgentState)"
         arguments = [("", question), ("system_prompt=", state.context.system_prompt), ("agent_id=", state.agent_id)]
         used = [(name, value) for name, value in arguments if value or not name]

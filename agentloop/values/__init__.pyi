@@ -54,6 +54,7 @@ from agentloop.values.records import RecordKind as RecordKind
 from agentloop.values.records import cannot_tell as cannot_tell
 from agentloop.values.records import did_not_happen as did_not_happen
 from agentloop.values.records import happened as happened
+from agentloop.values.records import parse_cursor as parse_cursor
 from agentloop.values.rendering import render_call as render_call
 from agentloop.values.secrets import Secret as Secret
 from agentloop.values.serialization import from_json as from_json

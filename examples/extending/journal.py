@@ -12,21 +12,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from agentloop.contracts import CanJournal, CanRedactRecords, Claim
-from agentloop.durable import Redaction
-from agentloop.durable.chain import (
+from agentloop.durable import (
     EMPTY_CHAIN,
+    HeldClaim,
+    HeldClaims,
+    Redaction,
+    check_deletable,
     check_follows,
     check_id,
     check_records,
     check_schema_version,
     claim_conflict,
+    group_trees,
     number_conflict,
 )
-from agentloop.durable.held_claims import HeldClaim, HeldClaims
-from agentloop.durable.trees import check_deletable, group_trees
 from agentloop.testing import JournalKit, check_laws
-from agentloop.values import ExecutionHead, ExecutionStatus, JournalRecord, from_plain, to_plain
-from agentloop.values.records import parse_cursor
+from agentloop.values import ExecutionHead, ExecutionStatus, JournalRecord, from_plain, parse_cursor, to_plain
 
 
 class JsonLinesJournal(CanJournal, CanRedactRecords):
