@@ -526,16 +526,13 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope, CanTe
     def _recorded(self, checks: Sequence[Check | ModelJudge], inspection: Inspection) -> dict[int, Finding]:
         """Return what judges found before an interruption, by the positions of the judges."""
         recorded: dict[int, Finding] = {}
-        log = self._scope.log if self._scope is not None else None
         for index, check in enumerate(checks):
-            if log is None or not isinstance(check, ModelJudge):
+            if not isinstance(check, ModelJudge):
                 continue
-            request = check.request(inspection)
-            known = log.next_inference(request)
-            if known is None:  # the verdicts after it are not recorded, either
+            finding = recorded_verdict(check, inspection, self._scope)
+            if finding is None:  # the verdicts after it are not recorded, either
                 break
-            error = None if known.response is not None else rebuild_error(known.error)
-            recorded[index] = Finding(check, request=request, response=known.response, error=error)
+            recorded[index] = finding
         return recorded
 
     def _count(self, *findings: Finding) -> None:
@@ -553,6 +550,24 @@ async def _examine(
 ) -> Sequence[Finding]:
     """Run checks at the same time; whatever one of them raises is its finding."""
     return await asyncio.gather(*[run_check(check, inspection, max_seconds) for check in checks])
+
+
+def recorded_verdict(judge: ModelJudge, inspection: Inspection, scope: ExecutionScope | None) -> Finding | None:
+    """Return what a judge found before an interruption; None if that is not recorded.
+
+    Args:
+        judge: the judge.
+        inspection: what it looks at.
+        scope: the scope of the execution; None outside of one.
+    """
+    if scope is None or scope.log is None:
+        return None
+    request = judge.request(inspection)
+    known = scope.log.next_inference(request)
+    if known is None:
+        return None
+    error = None if known.response is not None else rebuild_error(known.error)
+    return Finding(judge, request=request, response=known.response, error=error)
 
 
 async def run_check(check: Check | ModelJudge, inspection: Inspection, max_seconds: float) -> Finding:

@@ -18,10 +18,9 @@ from agentloop.events.bus import emit
 from agentloop.events.execution import GuardrailTripped
 from agentloop.interception.interceptor import Interceptor
 from agentloop.policies.asking import WRITES, ask_again, times_asked
-from agentloop.policies.guardrails import Finding, Inspection, ModelJudge, run_check
+from agentloop.policies.guardrails import Finding, Inspection, ModelJudge, recorded_verdict, run_check
 from agentloop.values.json import JsonObject
 from agentloop.values.points import AfterStep
-from agentloop.values.records import rebuild_error
 from agentloop.values.stop import NO_SIGNALS, StopReason
 
 AnswerCheck: TypeAlias = Callable[..., object]
@@ -167,15 +166,12 @@ class OutputChecks(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
 
     async def _ask_judge(self, judge: ModelJudge, inspection: Inspection) -> Finding:
         """Return the verdict of a judge; the recorded one, if there is one."""
-        scope = self._scope
-        request = judge.request(inspection)
-        known = None if scope is None or scope.log is None else scope.log.next_inference(request)
-        if known is not None:
-            error = None if known.response is not None else rebuild_error(known.error)
-            return Finding(judge, request=request, response=known.response, error=error)
+        recorded = recorded_verdict(judge, inspection, self._scope)
+        if recorded is not None:
+            return recorded
         finding = await run_check(judge, inspection, _JUDGE_SECONDS)
-        if scope is not None:
-            finding.record(scope)
+        if self._scope is not None:
+            finding.record(self._scope)
         return finding
 
 
