@@ -12,6 +12,7 @@ known from the schema and the number of elements of the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
@@ -89,7 +90,7 @@ def quick_check(schema: object, keywords: Container[str]) -> QuickCheck | None:
         schema: a valid schema of draft 2020-12 whose references can be resolved.
         keywords: the keywords of that draft that jsonschema checks.
     """
-    if not _IS_INSTALLED or not isinstance(schema, dict):
+    if not isinstance(schema, dict) or not _is_installed():
         return None
     reader = _Reader(schema, keywords)
     try:
@@ -372,7 +373,10 @@ def _worst(known: _Cost, cost: _Cost, elements: int) -> _Cost:
 
 # --- the border to jsonschema-rs ------------------------------------------------------------------------------------
 
-_IS_INSTALLED = find_spec("jsonschema_rs") is not None
+
+@cache
+def _is_installed() -> bool:
+    return find_spec("jsonschema_rs") is not None
 
 
 def _compile(schema: dict[str, Any]) -> Callable[[Any], bool]:
