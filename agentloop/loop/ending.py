@@ -28,6 +28,7 @@ P = ParamSpec("P")
 
 _LOGGER = logging.getLogger("agentloop.loop")
 
+_LISTENER_FAILED = "a listener failed while its execution ended"
 _GRACE_SECONDS = 5.0
 """How long a cancelled execution may take to close its calls and to record its end."""
 
@@ -182,14 +183,14 @@ class Ending:
         No interceptor runs any more. Further errors of listeners are logged, and prevent none of the events that follow.
         """
         run = self._run
-        with _logged("a listener failed while its execution ended"):
+        with _logged(_LISTENER_FAILED):
             if run.progress.in_step and run.progress.is_evaluated:
                 await run.complete_step()  # it is decided whether the step stops, so the error gets a step of its own
-        with _logged("a listener failed while its execution ended"):
+        with _logged(_LISTENER_FAILED):
             if self._ended is None and not run.progress.in_step:
                 await run.close_calls("the execution has failed")
         if self._ended is None:
-            with _logged("a listener failed while its execution ended"):
+            with _logged(_LISTENER_FAILED):
                 if not run.progress.in_step:
                     await run.start_step()
             run.state = with_error(run.state, error, error, run.scope, has_step=run.progress.has_step)
@@ -197,11 +198,11 @@ class Ending:
             run.add_signal(StopReason.ERROR, ErrorInfo.of(error).message)
             # Each attempt emits at least one more event of the step.
             for _ in range(len(run.continuation.signals) + 2):
-                with _logged("a listener failed while its execution ended"):
+                with _logged(_LISTENER_FAILED):
                     await run.complete_step()
-        with _logged("a listener failed while its execution ended"):
+        with _logged(_LISTENER_FAILED):
             await self._finish()
-        with _logged("a listener failed while its execution ended"):
+        with _logged(_LISTENER_FAILED):
             await self._report_end()  # if `_finish` has not come to it
 
     async def _interrupt(self) -> None:
