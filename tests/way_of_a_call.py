@@ -1,5 +1,7 @@
 """Prints the files of the package that a run enters between an answer with a call and the next request, in order, as JSON.
 
+The files of the thread in which a tool runs come last, so that the order does not depend on which thread is faster.
+
 It runs in a process of its own, since the tests watch every event, and what is watched takes a longer way.
 """
 
@@ -43,11 +45,15 @@ async def main(journal_path: str = "", listeners: str = "") -> None:
         loop.on(ToolCallStarted, lambda _: None)
     await loop.execute("warm")  # everything is loaded: imports are no part of the way
     visits: list[tuple[str, str]] = []
+    in_threads: list[str] = []
+    thread = threading.get_ident()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         file = file_of(frame.f_code) if event == "call" else ""
-        if file:
+        if file and threading.get_ident() == thread:
             visits.append((file, frame.f_code.co_name))
+        elif file:
+            in_threads.append(file)
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -57,7 +63,7 @@ async def main(journal_path: str = "", listeners: str = "") -> None:
     if journal is not None:
         await journal.aclose()
     first, second = [place for place, visit in enumerate(visits) if visit == ("models/scripted.py", "infer")][:2]
-    files = [file for file, _ in visits[first : second + 1]]
+    files = [*(file for file, _ in visits[first : second + 1]), *in_threads]
     way = [file for place, file in enumerate(files) if place == 0 or file != files[place - 1]]
     sys.stdout.write(json.dumps(way))
 

@@ -120,13 +120,15 @@ def in_thread(reader: Reader, text: Any) -> tuple[float, float]:
     thread.start()
     try:
         clock, hold, wanted = time.pthread_getcpuclockid(thread.ident or 0), 0.0, _Timespec()
+        # A function that ctypes calls needs the interpreter only when it has returned: from then on, this thread waits for it. The
+        # first call stands before the reader starts, which may keep the interpreter at once.
+        _LIBC.clock_gettime(clock, ctypes.byref(wanted))
         may_read.set()
         is_over = False
         while not is_over:
-            # A function that ctypes calls needs the interpreter only when it has returned: from then on, this thread waits for it.
-            _LIBC.clock_gettime(clock, ctypes.byref(wanted))
             hold = max(hold, time.clock_gettime(clock) - wanted.seconds - wanted.nanoseconds * 1e-9)
             is_over = has_read.is_set()
+            _LIBC.clock_gettime(clock, ctypes.byref(wanted))
         return taken, hold
     finally:
         may_read.set()
