@@ -204,10 +204,13 @@ def _search(kind: _Kind, text: str) -> Iterator[tuple[int, int]]:
 # --- validation -------------------------------------------------------------------------------------------------
 
 
+_DOUBLED = str.maketrans("0123456789", "0246813579")  # twice a digit, less 9 where that has two digits
+
+
 def _is_luhn(digits: str) -> bool:
     """Return whether the last digit is the check digit of the others (ISO/IEC 7812-1)."""
-    doubled = [int(digit) * (2 if index % 2 else 1) for index, digit in enumerate(reversed(digits))]
-    return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0  # noqa: PLR2004  # a sum of digits
+    summands = digits[::-2] + digits[-2::-2].translate(_DOUBLED)
+    return (sum(summands.encode()) - ord("0") * len(summands)) % 10 == 0
 
 
 _CARD_LENGTHS = range(13, 20)
@@ -217,21 +220,16 @@ _CARD = re.compile(r"4|5[0-8]|6[0-9]|2[2-7]|3[0-9]|81")
 
 def _card_length(candidate: str) -> int:
     """Return the length of a card number at the beginning of groups of digits."""
-    digits, best = "", 0
-    for index, character in enumerate(candidate):
-        if not character.isdecimal():
-            continue
-        digits += character
-        is_end = index + 1 == len(candidate) or not candidate[index + 1].isdecimal()
-        if (
-            is_end
-            and len(digits) in _CARD_LENGTHS
-            and _CARD.match(digits)
-            and _is_luhn(digits)
-            and len(set(digits)) > 1
-        ):
-            best = index + 1
-    return best
+    digits = candidate.replace(" ", "").replace("-", "")
+    if not _CARD.match(digits):
+        return 0
+    ends = [index + 1 for index, character in enumerate(candidate) if character.isdecimal()]
+    for count in reversed(_CARD_LENGTHS):
+        if count <= len(digits) and not candidate[ends[count - 1] : ends[count - 1] + 1].isdecimal():
+            number = digits[:count]
+            if _is_luhn(number) and number.count(number[0]) < count:
+                return ends[count - 1]
+    return 0
 
 
 _IBAN_TABLE = """

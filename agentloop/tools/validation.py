@@ -905,8 +905,10 @@ def _dependent(check: Any) -> Any:
 
     def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError]:
         if isinstance(instance, dict):
+            work = _WORK.get()
+            work.spend(2 * len(value) / _ELEMENTS_PER_STEP)  # they are looked up here and by the check
             lists = [names for name, names in value.items() if name in instance and isinstance(names, list)]
-            _WORK.get().spend(sum(map(len, lists)) / _ELEMENTS_PER_STEP)
+            work.spend(sum(map(len, lists)) / _ELEMENTS_PER_STEP)
         return check(validator, value, instance, schema) or ()
 
     return keyword

@@ -350,12 +350,13 @@ def parse_json(text: str | bytes, max_entries: int | None = None) -> Any:
 
 
 def _decode(text: str) -> Any:
+    decoder = _decoder if len(text) <= _LONG else _long_decoder
     # Nearly all documents have no white space around them, for which `decode` searches; it also has the better errors.
     try:
-        data, end = _decoder.raw_decode(text)
+        data, end = decoder.raw_decode(text)
     except ValueError:
         end = -1
-    return data if end == len(text) else _decoder.decode(text)
+    return data if end == len(text) else decoder.decode(text)
 
 
 _MAX_NESTING = 1024
@@ -474,20 +475,15 @@ def replace_lone_surrogates(document: bytes) -> bytes:
     # Nearly no document contains such an escape, and the search for it is fast.
     if b"\\ud" not in document and b"\\uD" not in document:
         return document
-    pieces: list[bytes] = []
-    for found in _UP_TO_LONE_SURROGATE.finditer(document):
-        pieces.append(found[1])
-        if not found[2]:
-            break
-    return document if len(pieces) == 1 else b"\xef\xbf\xbd".join(pieces)
+    # A space and an escape behind the document end its last piece.
+    pieces: list[bytes] = _UP_TO_LONE_SURROGATE.findall(document + rb" \ud800")
+    return document if len(pieces) == 1 else b"\xef\xbf\xbd".join(pieces)[:-1]
 
 
 # Other escapes are passed over inside of a match, so that a document of nothing but backslashes is one. A backslash that is itself
 # escaped does not start an escape.
 _HIGH, _LOW, _LONE = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}", rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
-_UP_TO_LONE_SURROGATE = re.compile(
-    rb"((?>[^\\]++|\\%b\\%b|\\(?!%b)(?:.|\Z))*+)(\\%b|\Z)" % (_HIGH, _LOW, _LONE, _LONE), re.DOTALL
-)
+_UP_TO_LONE_SURROGATE = re.compile(rb"((?>[^\\]++|\\%b\\%b|\\(?!%b).)*+)\\%b" % (_HIGH, _LOW, _LONE, _LONE), re.DOTALL)
 
 
 def extract_json(text: str) -> Any:
@@ -571,7 +567,18 @@ def _parse_finite(text: str) -> float:
 
 # What a document may end with where a token was expected: nothing, or the start of a literal, a number or an escape.
 _PARTIAL_TOKEN = re.compile(r"t(r(u)?)?|f(a(l(s)?)?)?|n(u(l)?)?|-|\.|(\.[0-9]+)?[eE][+-]?|\\?(u[0-9a-fA-F]{0,3})?|")
+
+
+def _parse_integer(digits: str) -> int:
+    """Parse an integer. Other than `int`, a function in Python lets other threads go on between the integers of a document."""
+    return int(digits)
+
+
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite)
+_long_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite, parse_int=_parse_integer)
+_LONG = 65_536
+"""The characters from which on a document is parsed in a thread, or at once where nothing waits."""
+
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _ascii_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cache, partial
-from types import GenericAlias, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 import cattrs
-from cattrs.cols import list_structure_factory
+from cattrs.errors import IterableValidationError, IterableValidationNote
 from cattrs.gen import make_dict_unstructure_fn, override
 from cattrs.v import format_exception
 
@@ -161,13 +161,25 @@ def _is_homogenous_tuple(hint: Any) -> bool:
 
 
 def _tuple_hook(converter: cattrs.Converter, hint: Any) -> Callable[[Any, Any], Any]:
-    kind: Any = GenericAlias(list, get_args(hint)[0])
-    structure = list_structure_factory(kind, converter)
+    member = get_args(hint)[0]
+    structure = converter.get_structure_hook(member)
 
     def structure_array(data: Any, _: Any) -> Any:
         if not isinstance(data, list):
             raise TypeError(f"{type(data).__name__} in place of an array")
-        return tuple(structure(data, kind))
+        items: list[Any] = []
+        errors: list[Exception] = []
+        for index, item in enumerate(data):
+            try:
+                items.append(structure(item, member))
+            except Exception as error:  # noqa: BLE001  # it goes on in a group
+                error.add_note(IterableValidationNote(f"Structuring {hint} @ index {index}", index, member))
+                errors.append(error)
+                if len(errors) == _MAX_SHOWN_PROBLEMS:  # an error for each of a million elements would take long
+                    break
+        if errors:
+            raise IterableValidationError(f"While structuring {hint}", errors, hint)
+        return tuple(items)
 
     return structure_array
 

@@ -260,10 +260,10 @@ def test_lone_surrogates_become_the_replacement_character(pieces: list[str]) -> 
 
 @pytest.mark.parametrize("filling", ["\\", "\\n", "\\ud83d\\ude00", "a"])
 def test_what_is_not_a_lone_surrogate_is_passed_over_at_once(filling: str) -> None:
-    """A long document with one lone surrogate takes two matches, however many other escapes it has."""
-    document = b"\\ud800" + filling.encode() * 1001
+    """A long document with one lone surrogate takes one match, however many other escapes it has."""
+    document = filling.encode() * 1000 + b"\\ud800"
     found = [each.end() for each in json_text._UP_TO_LONE_SURROGATE.finditer(document)]
-    assert found[:2] == [6, len(document)]
+    assert found == [len(document)]
 
 
 @pytest.mark.parametrize(

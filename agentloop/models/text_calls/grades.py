@@ -128,7 +128,7 @@ def _has_words_outside(
     edges = [0, *[edge for mark in fence_marks for edge in mark], len(text)]
     outside = [(edges[index], edges[index + 1]) for index in range(0, len(edges) - 1, 4)]
     parts = [part for segment in segments if segment.kind == "text" for part in _within(segment, outside)]
-    found = (match.start() for start, end in parts for match in _WORDS.finditer(text, start, end))
+    found = (match.start() for start, end in parts for match in _WORDS.finditer(text, start, end) if match[1])
     return any(not any(_within(Segment(start, start + 1), tags)) for start in found)
 
 
@@ -178,7 +178,8 @@ def _grade(place: _Place, fences: int, *, has_prose: bool, has_formed: bool) -> 
 
 
 _WORD: Final = re.compile(r"\w")
-_WORDS: Final = re.compile(r"[^\W\d_]{2,}[ \t]+[^\W\d_]{2,}")
+# A word alone matches too, without the group: else the search would begin again at each of its letters.
+_WORDS: Final = re.compile(r"[^\W\d_]{2,}+([ \t]++[^\W\d_]{2,}+)?")
 # Everything else than separators and brackets is prose: a symbol may negate a call, and marks may comment it out.
 _PROSE: Final = re.compile(r"[^\s;,\[\]`]|;;")
 # A control token with this word begins what is shown to the user.
@@ -514,7 +515,7 @@ _NAMELESS: Final = re.compile(
 # An argument of a call in Python whose brackets are in the wrong place; the name of the tool may be directly before it.
 _LOOSE_ARGUMENT: Final = re.compile(r"(?:^|[\s,(\[])([\w.-]{1,160}+)[ \t]{0,4}\(?=(?!=)")
 _QUOTED: Final = re.compile(r"\"[^\"\n]{0,2000}\"|'[^'\n]{0,2000}'")
-_SENTENCE: Final = re.compile(r"[^\W\d_]{2,}[ \t]++[^\W\d_]{2,}")
+_SENTENCE: Final = re.compile(r"(?<![^\W\d_])[^\W\d_]{2,}+[ \t]++[^\W\d_]{2}")
 _NAME: Final = re.compile(r"[\w.-]{1,200}")
 _MAX_BROKEN: Final = 20_000
 

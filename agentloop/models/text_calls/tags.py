@@ -371,7 +371,8 @@ _WORD: Final = re.compile(r"(?:(?<=[\s(])|^)[^\W\d_]{2,40}(?=[\s.,;!?)]|$)")
 _NAME_AFTER: Final = re.compile(
     rf"(?:[^\w\s]|\n){{0,6}}(?:\s{{0,2}}[\"'{{(\[=:]){{0,3}}([\w.-]{{1,{MAX_NAME_LENGTH}}})"
 )
-_NAME_BEFORE: Final = re.compile(rf"([\w.-]{{1,{MAX_NAME_LENGTH}}})(?:[^\w\s]|\n){{0,6}}\Z")
+# For the text in front of a tag, read backward: a search for a name that ends there would begin at each character.
+_NAME_BEFORE: Final = re.compile(rf"(?:(?:[^\w\s]|\n){{0,5}}(?:[^\w\s.-]|\n))?([\w.-]{{1,{MAX_NAME_LENGTH}}})")
 _WINDOW: Final = MAX_NAME_LENGTH + 10
 
 
@@ -386,8 +387,10 @@ class _Neighbors:
     def are_named(self, tag: Tag) -> bool:
         """Whether the name of an offered tool, or of an argument of one, touches a tag."""
         after = _NAME_AFTER.match(self.text, tag.end)
-        before = _NAME_BEFORE.search(self.text[max(0, tag.start - _WINDOW) : tag.start])
-        return any(match is not None and self._is_known(match[1]) for match in (before, after))
+        before = _NAME_BEFORE.match(self.text[max(0, tag.start - _WINDOW) : tag.start][::-1])
+        return (before is not None and self._is_known(before[1][::-1])) or (
+            after is not None and self._is_known(after[1])
+        )
 
     def _is_known(self, word: str) -> bool:
         return word in self.arguments or self.tools.is_offered(self.tools.normalize_name(word.strip(".-")))
