@@ -68,19 +68,21 @@ class MaskedHeaders:
 
 @frozen(eq=False, repr=False)
 class HttpRequest:
-    """A POST request.
+    """A request.
 
     Attributes:
         url: the URL.
         headers: all headers but `host` and `content-length`.
         body: the body.
         connect_timeout: seconds to wait for a connection.
+        method: the method.
     """
 
     url: httpx.URL
     headers: MaskedHeaders
     body: bytes
     connect_timeout: float
+    method: str = "POST"
 
 
 class HttpResponse(Protocol):
@@ -467,7 +469,7 @@ class ProxiedConnection(ModelConnection):
         timeouts = {"connect": request.connect_timeout, "read": None, "write": None, "pool": None}
         response: HttpResponse = await self._client.send(
             httpx.Request(
-                "POST",
+                request.method,
                 request.url,
                 headers=encode_headers(request),
                 stream=httpx.ByteStream(request.body),

@@ -121,7 +121,14 @@ class HttpClient:
             await response.aclose()
 
     async def open(
-        self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf, *, key: Secret | None = None
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        ends_at: float = inf,
+        *,
+        key: Secret | None = None,
+        method: str = "POST",
     ) -> OpenResponse:
         """Send a request and wait for the head of the response; the caller reads the body and closes the response.
 
@@ -131,6 +138,7 @@ class HttpClient:
             body: the body.
             ends_at: when the response must be complete, in the time of the event loop.
             key: the key to send, if the configuration has a function that returns it.
+            method: the HTTP method.
 
         Raises:
             BadRequest: when the headers are not valid HTTP.
@@ -141,7 +149,7 @@ class HttpClient:
         all_headers = self._headers if key is None else self._headers.with_others(self._config.auth_headers(key))
         waits, response = _Waits(ends_at), None
         try:
-            work = self._send(path, all_headers.with_others(headers), body, waits)
+            work = self._send(method, path, all_headers.with_others(headers), body, waits)
             response = await waits.within(limits.first_byte, work)
         except _Expired as expired:
             raise limits.expired_error(expired, f"no response from {address} for") from expired
@@ -152,15 +160,15 @@ class HttpClient:
                 waits.close()
         return response
 
-    async def _send(self, path: str, headers: MaskedHeaders, body: bytes, waits: _Waits) -> OpenResponse:
+    async def _send(self, method: str, path: str, headers: MaskedHeaders, body: bytes, waits: _Waits) -> OpenResponse:
         if self._signer is not None:
             url = self._config.url(path)
-            headers = headers.with_others(await call_in_thread(self._signer.sign, "POST", url, headers.reveal(), body))
+            headers = headers.with_others(await call_in_thread(self._signer.sign, method, url, headers.reveal(), body))
         if self._pool is not None:
-            request = HttpRequest(self._url(path), headers, body, self._config.connect_timeout)
+            request = HttpRequest(self._url(path), headers, body, self._config.connect_timeout, method)
             return await self._open_pooled(self._pool, request, waits)
         client, url = self._client, self._config.url(path)
-        built = client.build_request("POST", url, headers=headers.reveal(), content=body, extensions=self._extensions)
+        built = client.build_request(method, url, headers=headers.reveal(), content=body, extensions=self._extensions)
         response = await client.send(built, stream=True, follow_redirects=False)
         return OpenResponse(response, self._package, self._limits, waits)
 

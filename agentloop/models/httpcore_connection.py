@@ -71,7 +71,7 @@ class HttpcoreConnection(ModelConnection):
         try:
             # The key is in no frame of ours that is still there while the response is awaited.
             response = await connection.handle_async_request(
-                httpcore.Request("POST", url, headers=encode_headers(request), content=request.body)
+                httpcore.Request(request.method, url, headers=encode_headers(request), content=request.body)
             )
         except tuple(_FAILURES) as error:
             raise _FAILURES[type(error)](str(error)) from error

@@ -304,5 +304,5 @@ def _encode_head(request: HttpRequest) -> bytes:
     Raises:
         httpx.LocalProtocolError: a header is not valid HTTP.
     """
-    lines = [b"POST %b HTTP/1.1" % request.url.raw_path, *[b"%b: %b" % pair for pair in encode_headers(request)]]
-    return b"\r\n".join([*lines, b"", b""])
+    start = b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)
+    return b"\r\n".join([start, *[b"%b: %b" % pair for pair in encode_headers(request)], b"", b""])

@@ -7,13 +7,13 @@ import logging
 import re
 from typing import Any, Final
 
-import httpx
+from attrs import evolve, frozen
 
+from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.models.config import LLMConfig
-from agentloop.models.connections import tls_context
-from agentloop.models.http_client import is_recorded
+from agentloop.models.http_client import HttpClient, is_recorded
 from agentloop.models.server_abilities import ServerAbilities, read_llama_cpp, read_models, read_ollama
-from agentloop.values.secrets import Secret
+from agentloop.values.json import format_json, parse_json
 
 _LOG: Final = logging.getLogger("agentloop.inference")
 _SECONDS: Final = 1.0
@@ -64,62 +64,62 @@ def forget_servers() -> None:
 
 async def ask_anew(config: LLMConfig, model: str) -> ServerAbilities | None:
     """Ask a server, whatever it has answered before."""
-    headers = config.auth_headers() if isinstance(config.api_key, Secret | None) else {}
-    # Reading certificates takes long, and no certificate is checked without TLS.
-    tls = tls_context() if config.base_url.startswith("https:") else False
+    # The paths of the server's own API are beside `/v1`, also behind a prefix.
+    base, mark, query = config.base_url.partition("?")
+    root = _VERSION.sub("", base)
+    client = None
     try:
-        async with (
-            asyncio.timeout(_SECONDS),
-            httpx.AsyncClient(verify=tls, headers=headers, timeout=_SECONDS) as client,
-        ):
-            return await _Questions(config, client).ask(model)
-    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError):
+        client = HttpClient(
+            evolve(config, base_url=f"{root}{mark}{query}", max_response_bytes=_MAX_BYTES, connect_timeout=_SECONDS)
+        )
+        async with asyncio.timeout(_SECONDS):
+            return await _Questions(config, client, base.removeprefix(root)).ask(model)
+    except (TimeoutError, InferenceError, ConfigurationError):
         return None  # no answer is an answer, too: the request of the model follows and reports what is wrong
+    finally:
+        if client is not None:
+            await client.aclose()
 
 
+@frozen
 class _Questions:
-    """The questions to one server."""
+    """The questions to one server.
 
-    def __init__(self, config: LLMConfig, client: httpx.AsyncClient) -> None:
-        self._config = config
-        self._client = client
-        # The paths of the server's own API are beside `/v1`, also behind a prefix.
-        base, _, self._query = config.base_url.partition("?")
-        self._root = _VERSION.sub("", base)
+    Attributes:
+        config: how to reach it.
+        client: sends to the root of its API.
+        version: the path in front of those of the wire format, such as `/v1`.
+    """
+
+    config: LLMConfig
+    client: HttpClient
+    version: str
 
     async def ask(self, model: str) -> ServerAbilities | None:
-        provider = self._config.provider
-        if self._config.wire_format == "ollama" or provider == "ollama":
+        provider = self.config.provider
+        if self.config.wire_format == "ollama" or provider == "ollama":
             return await self._ask_ollama(model)
-        if provider not in {"vllm", "lmstudio"} and (found := read_llama_cpp(await self._get(self._root, "/props"))):
+        if provider not in {"vllm", "lmstudio"} and (found := read_llama_cpp(await self._send("GET", "/props"))):
             return found
-        listed = read_models(await self._get(self._config.base_url.partition("?")[0], "/models"))
+        listed = read_models(await self._send("GET", f"{self.version}/models"))
         if listed is not None and listed.server == "Ollama":
             return await self._ask_ollama(model) or listed
         return listed
 
     async def _ask_ollama(self, model: str) -> ServerAbilities | None:
         # Another server may take any POST for a request to its model.
-        version = await self._get(self._root, "/api/version")
+        version = await self._send("GET", "/api/version")
         if not isinstance(version, dict) or "version" not in version:
             return None
-        return read_ollama(await self._send("POST", f"{self._root}/api/show", {"model": model}))
+        return read_ollama(await self._send("POST", "/api/show", format_json({"model": model})))
 
-    async def _get(self, root: str, path: str) -> Any:
-        return await self._send("GET", f"{root}{path}", None)
-
-    async def _send(self, method: str, url: str, body: Any) -> Any:
+    async def _send(self, method: str, path: str, body: bytes = b"") -> Any:
         """Return the document of an answer; None if there is none, such as with the status 404."""
-        address = f"{url}?{self._query}" if self._query else url
-        async with self._client.stream(method, address, json=body, follow_redirects=False) as response:
-            if response.status_code != _OK:
-                return None
-            content = bytearray()
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > _MAX_BYTES:
-                    return None
+        response = await self.client.open(path, {}, body, method=method)
         try:
-            return httpx.Response(_OK, content=bytes(content)).json()
+            answer = await response.read()
+            return parse_json(answer.body) if answer.status == _OK else None
         except ValueError:
             return None
+        finally:
+            await response.aclose()

@@ -131,9 +131,8 @@ class Loopback:
         self._changed.set()
 
     def handle(self, connection: Connection, request: ReceivedRequest) -> None:
-        """Send the next reply of the script; a question about the server is no part of it, and has no answer."""
+        """Send the next reply of the script; a question about the server takes none, and has no answer."""
         if request.line.startswith("GET ") and request.target.endswith(("/props", "/models", "/api/version")):
-            self.connections -= 1
             respond(404)(connection, request)
             return
         self.requests.append(request)
