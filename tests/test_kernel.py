@@ -63,6 +63,8 @@ FEATURES = {
     "compilers/stale.py",
     "compilers/window.py",
     "contracts/run_log.py",
+    "loop/dependencies.py",
+    "values/run_requests.py",
     "loop/handoff.py",
     "loop/inbox.py",
     "loop/in_charge.py",

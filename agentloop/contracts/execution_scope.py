@@ -15,6 +15,7 @@ from agentloop.errors import ForeignCancellation
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceResponse, Usage
+from agentloop.values.run_requests import RunRequest
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
@@ -202,6 +203,7 @@ class ExecutionScope(Value):
         callers: the states of the agents above this one, at the calls that it serves; the nearest first.
         steps_before: how many steps the execution had when the part that gets the scope took over by a handoff; 0 for parts of the
             executed loop. Steps before it are those of another loop, so that what led to them is new to the part.
+        request: how the execution was asked for; None where nothing is known of that.
         is_read: whether somebody reads the answers while they are written; drivers that can stream answers do so then.
     """
 
@@ -219,6 +221,7 @@ class ExecutionScope(Value):
     ledger: StepLedger = field(factory=StepLedger)
     callers: tuple[AgentState, ...] = ()
     steps_before: int = 0
+    request: RunRequest | None = None
     is_read: bool = False
 
     @property

@@ -20,6 +20,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import Reconciliation
+from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import DerivedIds, IdSource
 from agentloop.values.tool_calls import (
@@ -88,6 +89,12 @@ class ToolContext(Value, Generic[Deps_co]):
     claim_token: int | None = field(default=Factory(lambda context: context.scope.claim_token, takes_self=True))
     _report: Callable[[object], None] = field(default=_ignore, alias="report", repr=False, eq=False)
     _has_closed: Callable[[], bool] = field(default=_is_open, alias="has_closed", repr=False, eq=False)
+
+    @property
+    def principal(self) -> Identity | None:
+        """Who asks for the execution; None where nobody is known."""
+        request = self.scope.request
+        return None if request is None else request.principal
 
     @property
     def is_closed(self) -> bool:

@@ -9,6 +9,7 @@
     │   ├── InvalidDescriptor      a file that describes tools or agents has mistakes
     │   ├── InvalidFile            a file that describes tools or agents cannot be parsed
     │   └── SandboxUnavailable     no sandbox can run here, or a limit cannot be enforced
+    ├── DependenciesFailed         the function that makes the dependencies of a run raised an error
     ├── InterceptorFailed          an interceptor raised; the guarded operation was not performed
     ├── NotJson                    a value has no JSON form
     ├── InvalidDocument            data is not the JSON form of the expected value

@@ -13,6 +13,7 @@ from agentloop.errors.kinds import DatabaseLost as DatabaseLost
 from agentloop.errors.kinds import DecisionError as DecisionError
 from agentloop.errors.kinds import DecisionExtractionError as DecisionExtractionError
 from agentloop.errors.kinds import DecisionValidationError as DecisionValidationError
+from agentloop.errors.kinds import DependenciesFailed as DependenciesFailed
 from agentloop.errors.kinds import ForeignCancellation as ForeignCancellation
 from agentloop.errors.kinds import InboxClosed as InboxClosed
 from agentloop.errors.kinds import IncompleteAnswer as IncompleteAnswer

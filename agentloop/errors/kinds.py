@@ -46,6 +46,10 @@ class InvalidDependencies(ConfigurationError, TypeError):
     """The dependencies of an execution do not have the type that a tool declares, as `ToolContext[Shop]`."""
 
 
+class DependenciesFailed(AgentLoopError):
+    """The function that makes the dependencies of a run raised an error, which is the cause; the run did not begin."""
+
+
 class InvalidDescriptor(ConfigurationError):
     """A file that describes tools or agents has mistakes; nothing that it names was imported.
 

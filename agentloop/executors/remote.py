@@ -42,8 +42,9 @@ from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.executors.toolbox import Toolbox
 from agentloop.tools.fitting import describe_defaults
 from agentloop.values.decisions import CallSuspended
-from agentloop.values.json import JsonObject, JsonValue
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue
 from agentloop.values.records import CannotTell, DidNotHappen, Happened, Reconciliation
+from agentloop.values.run_requests import stored_request
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolResult, ToolSpec, ToolStatus
@@ -298,6 +299,7 @@ class _RemoteTool(
             state=self._state,
             claim_token=context.claim_token,
             deadline=self._deadline(),
+            request=EMPTY_OBJECT if (request := context.scope.request) is None else stored_request(request),
         )
 
     def _reads_context(self, context: ToolContext) -> bool:

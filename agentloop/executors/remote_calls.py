@@ -26,6 +26,7 @@ from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze, freeze_object
 from agentloop.values.records import CannotTell, Reconciliation
+from agentloop.values.run_requests import read_request
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
@@ -57,6 +58,7 @@ class RemoteCall(Value):
         deadline: the time at which nobody waits for the result any more, by the clock of the sender; None for no limit.
         is_inquiry: whether the tool is asked if the call, which was interrupted, has happened; it must not run.
         trace: the trace of the sender, as headers such as `traceparent`; `run_remote_call` continues it. Empty for none.
+        request: how the execution was asked for, as `stored_request` returns it.
     """
 
     call: ToolCall
@@ -71,6 +73,7 @@ class RemoteCall(Value):
     deadline: datetime | None = None
     is_inquiry: bool = False
     trace: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    request: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, repr=False)
 
     __attrs_post_init__ = check_types
 
@@ -168,6 +171,7 @@ async def run_remote_call(
     scope = ExecutionScope(
         clock=clock or SystemClock(),
         dependencies=dependencies,
+        request=read_request(call.execution_id, call.request) if call.request else None,
         local_resources=resources,
         shared_resources=resources if shared_resources is None else shared_resources,
         bounds=bounds,

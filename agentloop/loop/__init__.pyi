@@ -4,3 +4,5 @@ from agentloop.loop.handoff import handoff_to as handoff_to
 from agentloop.loop.parts import FileOptions as FileOptions
 from agentloop.loop.parts import LoopOptions as LoopOptions
 from agentloop.loop.parts import ModelOptions as ModelOptions
+from agentloop.values.run_requests import Identity as Identity
+from agentloop.values.run_requests import RunRequest as RunRequest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import cached_property, partial
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, cast, overload
@@ -31,12 +31,14 @@ from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
+from agentloop.loop.dependencies import check_dependencies, dependencies_of
 from agentloop.loop.doors import agent_files, answer_checks, exits, journaling
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
 from agentloop.loop.inbox import Inbox, Inboxes
 from agentloop.loop.parameters import require
 from agentloop.loop.parts import (
+    CompiledParts,
     FileGrants,
     FileOptions,
     LoopChanges,
@@ -63,6 +65,7 @@ from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.reprs import Summarized, bounded_repr
+from agentloop.values.run_requests import REQUEST, begin_request, request_of
 from agentloop.values.secrets import as_key
 from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt
 from agentloop.values.steps import ExecutionStatus
@@ -120,6 +123,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
     bounds: Bounds = field(default=DEFAULT_BOUNDS, converter=checks.as_bounds, repr=False)
     clock: Clock = field(factory=SystemClock, converter=checks.as_clock, repr=False)
     ids: IdSource = field(factory=RandomIds, converter=checks.as_ids, repr=False)
+    dependencies: Any = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return bounded_repr(self)
@@ -128,9 +132,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
     _open_resources: OpenResources = field(factory=OpenResources, init=False, repr=False)
     _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
-    # What names tools, once it was checked.
-    _checked_names: list[frozenset[object]] = field(factory=list, init=False, repr=False)
-    _stack: InterceptorStack = field(init=False, repr=False)
+    _compiled: CompiledParts = field(init=False, repr=False)
 
     def _summary(self) -> Mapping[str, str]:
         tools, output, inference = self.tools.by_name, self.output_type, getattr(self.driver, "inference", None)
@@ -187,20 +189,16 @@ class AgentLoop(Summarized, Generic[Output_co]):
         check_keywords("AgentLoop()", options, LoopOptions.__annotations__)
         self.__attrs_init__(driver=driver, tools=tools, output_type=output_type, **options)
 
-    @_stack.default
-    def _compile_stack(self) -> InterceptorStack:
-        _ = self.output_form  # a type without a JSON form is refused where the loop is made
+    @_compiled.default
+    def _compile(self) -> CompiledParts:
+        form = None if self.output_type is None else output_type_of(self.output_type)
         # First: among interceptors of equal priority, the limit stops the execution before the others act.
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        layers = (*limit, *self.interceptors, *_layers_of_checks(self), *self._of_compiler(), *of_groups)
+        layers = (*limit, *self.interceptors, *_layers_of_checks(self, form), *_layers_of_compiler(self), *of_groups)
         layers = (*layers, *declared_policies(self.tools, layers))
-        return InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
-
-    def _of_compiler(self) -> tuple[CanIntercept, ...]:
-        """Return the parts of the compiler that act between steps, bound to what a model sees before them."""
-        compiler = self.compiler
-        return compiler.with_tools(self.tools).interceptors if isinstance(compiler, CompilerPipeline) else ()
+        stack = InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
+        return CompiledParts(stack, form)
 
     @overload
     @classmethod
@@ -292,7 +290,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
     ) -> AsyncGenerator[AgentState[Output_co], None]:
         """Run an execution and yield the state after each step, recorded if there is a journal, then the final state; see `execute`."""
-        run = self._start(input, execution_id, dependencies)
+        run = await self._start(input, execution_id, dependencies)
         async with aclosing(run.states()) as states:
             async for state in states:
                 await run.recording.flush()  # the caller can act on the state, so its records have to be durable
@@ -567,12 +565,12 @@ class AgentLoop(Summarized, Generic[Output_co]):
     @property
     def stack(self) -> InterceptorStack:
         """The interceptors in the order in which they run, including the step limit and those of tool groups."""
-        return self._stack
+        return self._compiled.stack
 
-    @cached_property
+    @property
     def output_form(self) -> OutputType | None:
         """The compiled `output_type`; None for text."""
-        return None if self.output_type is None else output_type_of(self.output_type)
+        return self._compiled.output_form
 
     @property
     def redaction(self) -> CanRedactRecords:
@@ -602,7 +600,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             f"executor  {self.executor!r}",
             *([f"journal   {self.journal!r}"] if self.journal is not None else []),
             "interceptors, outermost first:",
-            self._stack.describe() or "       none",
+            self._compiled.stack.describe() or "       none",
         ]
         return "\n".join(lines)
 
@@ -625,7 +623,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
         return EventStream(state.agent_id, self.events, run)
 
-    def _start(
+    async def _start(
         self,
         input: Input,
         execution_id: str | None,
@@ -647,16 +645,19 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 raise ContractViolation(
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
-            return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
+            return await self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
         state = begin_execution(self, Summary.forget_replaced(state))
         if execution_id and self.journal is not None and self._parent_scope is None:
             check_execution_id(execution_id)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
+        asked = None if self._parent_scope is None else self._parent_scope.request
+        if asked is not None or REQUEST in state.extensions:
+            state = begin_request(state, asked)
         if log is not None:
             journaling().describe_origin(log, self, state)
-        return self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read, log=log)
+        return await self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read, log=log)
 
-    def _bind(
+    async def _bind(
         self,
         state: AgentState,
         dependencies: Any,
@@ -681,14 +682,32 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 answers=self._answers,
                 outer_claims=self._outer_claims,
             )
+        self._check_names()
+        local = Resources()
+        if dependencies is None and self.dependencies is not None:
+            dependencies = await dependencies_of(self, state, local)
+        scope = self._scope_of(state, dependencies, local, log, is_read=is_read)
+        if names := self._compiled.checked_names:
+            noted_references(scope.shared_resources).update(names[0])
+        records = recording_of(log)
+        try:
+            return Run.of(
+                self, state, scope, self.events, self._inboxes, resumed=resumed, at_start=at_start, recording=records
+            )
+        except BaseException:
+            await local.aclose()
+            raise
+
+    def _scope_of(
+        self, state: AgentState, dependencies: Any, local: Resources, log: ExecutionLog | None, *, is_read: bool
+    ) -> ExecutionScope:
+        parent = self._parent_scope
         if log is None or log.inference_count is None:
             inferences, others = state.inference_count, state.other_inference_count
         else:
             inferences, others = log.inference_count, log.other_inference_count
-        self._check_names()
         # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
-        local, parent = Resources(), self._parent_scope
-        scope = ExecutionScope(
+        return ExecutionScope(
             clock=self.clock,
             ids=self.ids,
             dependencies=dependencies,
@@ -701,13 +720,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
             log=log,
             bounds=self.bounds,
             callers=() if parent is None else parent.callers,
+            request=request_of(state) if REQUEST in state.extensions or state.context.metadata else None,
             is_read=is_read,
-        )
-        if self._checked_names and self._checked_names[0]:
-            noted_references(scope.shared_resources).update(self._checked_names[0])
-        records = recording_of(log)
-        return Run.of(
-            self, state, scope, self.events, self._inboxes, resumed=resumed, at_start=at_start, recording=records
         )
 
     def _check_names(self) -> None:
@@ -716,12 +730,15 @@ class AgentLoop(Summarized, Generic[Output_co]):
         Raises:
             ConfigurationError: a name or a pattern matches no tool, or `in_doubt` is given without a journal.
         """
-        if not self._checked_names and self._parent_scope is None:
+        if not self._compiled.checked_names and self._parent_scope is None:
             checks.check_in_doubt(self.in_doubt, self.journal)
-            self._checked_names.append(check_tool_names(self))
+            self._compiled.checked_names.append(check_tool_names(self))
 
     def _check_dependencies(self, dependencies: object) -> None:
-        self.executor.local_tools(self.tools).check_dependencies(dependencies)
+        if dependencies is None and self.dependencies is not None:
+            check_dependencies(self)
+        else:
+            self.executor.local_tools(self.tools).check_dependencies(dependencies)
 
     @property
     def _answers(self) -> CanAnswerCalls | None:
@@ -745,16 +762,22 @@ shows(
 )(vars(AgentLoop)["for_model"].__func__)
 
 
-def _layers_of_checks(loop: AgentLoop[Any]) -> tuple[CanIntercept, ...]:
+def _layers_of_checks(loop: AgentLoop[Any], form: OutputType | None) -> tuple[CanIntercept, ...]:
     """Return what asks the checks of answers, as often as the driver may ask the model again."""
     if not loop.output_check:
         return ()
-    read = None if loop.output_form is None else loop.output_form.read
+    read = None if form is None else form.read
     max_retries = getattr(innermost_driver(loop.driver), "max_retries", 2)
     return (answer_checks().checking_layer(loop.output_check, read, max_retries),)
 
 
-async def _run_to_end(bind: Callable[[], Run], log: ExecutionLog | None = None) -> AgentState:
+def _layers_of_compiler(loop: AgentLoop[Any]) -> tuple[CanIntercept, ...]:
+    """Return the parts of the compiler that act between steps, bound to the messages that a model sees before them."""
+    compiler = loop.compiler
+    return compiler.with_tools(loop.tools).interceptors if isinstance(compiler, CompilerPipeline) else ()
+
+
+async def _run_to_end(bind: Callable[[], Awaitable[Run]], log: ExecutionLog | None = None) -> AgentState:
     """Bind an execution and run it to its end.
 
     Args:
@@ -763,7 +786,7 @@ async def _run_to_end(bind: Callable[[], Run], log: ExecutionLog | None = None) 
             nothing is recorded.
     """
     try:
-        run = bind()
+        run = await bind()
     except BaseException:
         if log is not None:
             await log.aclose()

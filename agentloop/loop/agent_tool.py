@@ -35,6 +35,7 @@ from agentloop.errors import (
 from agentloop.interception.lending import Lease, current_lender
 from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
+from agentloop.loop.dependencies import check_dependencies
 from agentloop.loop.parameters import require, require_number, require_option
 from agentloop.tools.schema import json_schema
 from agentloop.values.authority import Declarations
@@ -82,6 +83,13 @@ class SubAgentLoop(Protocol):
     @property
     def journal(self) -> CanJournal | None:
         """Records its executions."""
+
+    @property
+    def dependencies(self) -> Any:
+        """The dependencies of its executions, or the function that makes them; None for those of the caller."""
+
+    def replace(self, *, dependencies: Any) -> Self:
+        """Return a copy with these dependencies."""
 
     def _for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
         """Return a copy that runs inside a tool call of another execution."""
@@ -214,12 +222,12 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         return evolve(self, context=context)
 
     def check_dependencies(self, dependencies: object) -> None:
-        """Check the dependencies of the caller, which are those of the agent, by the agent's tools.
+        """Check the dependencies of the agent: its own, or else those of its caller.
 
         Raises:
             InvalidDependencies: if a tool declares another type.
         """
-        self.loop.executor.local_tools(self.loop.tools).check_dependencies(dependencies)
+        check_dependencies(self.loop, None if self.loop.dependencies is not None else dependencies)
 
     async def use(self, *_: Any, **arguments: Any) -> ToolResult:
         """Run the agent to its end, from its start or from where it was suspended or interrupted.
@@ -245,6 +253,8 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
             if self._caller is not None:
                 callers = (self._caller, *context.scope.callers)
                 context = evolve(context, scope=evolve(context.scope, callers=callers))
+            if self.loop.dependencies is not None:
+                context = evolve(context, dependencies=None)
             with _lease_budget(self.budget_share, suspended) as leases:
                 state = await self._execute(self._loop_for(context, leases), context, suspended, arguments)
                 for lease in leases:  # an agent that ended before an interruption did not run under it

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
-from attrs import NOTHING, Factory, fields
+from attrs import NOTHING, Factory, field, fields, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_compile_messages import CanCompileMessages
@@ -36,6 +36,7 @@ from agentloop.values.time_and_ids import Clock, IdSource
 class RareOptions(TypedDict, total=False):
     """The keyword parameters of `AgentLoop` that few programs need; `LoopOptions` describes them."""
 
+    compiler: CanCompileMessages | None
     executor: CanExecuteToolCalls | None
     events: CanHandleEvents | None
     in_doubt: InDoubt | str
@@ -61,6 +62,8 @@ class LoopOptions(RareOptions, total=False):
         journal: records executions so that they can be resumed after a crash; None, the default, to record nothing.
         compiler: selects the messages that the model sees, such as `ClearOldResults(above=50_000) | TokenWindow(100_000)`; the
             driver's default when None.
+        dependencies: what tools receive as `ToolContext.dependencies` where an execution gets no other: a value, or a function, plain
+            or async, that makes it for each run from a `RunRequest`. A context manager that it returns is left after the run.
         executor: executes the tool calls; a `ToolExecutor` by default.
         events: the bus that reports events to listeners; a new `EventBus` by default.
         in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran: `tell` the model,
@@ -83,7 +86,7 @@ class LoopOptions(RareOptions, total=False):
         | None
     )
     journal: CanJournal | None
-    compiler: CanCompileMessages | None
+    dependencies: Any
 
 
 class ToolOptions(TypedDict, total=False):
@@ -228,6 +231,21 @@ def shows(
 def defaults_of(kind: Any) -> dict[str, Any]:
     """Return the defaults of the fields of an attrs class, by name."""
     return {attribute.name: attribute.default for attribute in fields(kind)}
+
+
+@frozen
+class CompiledParts:
+    """What a loop has made of its parts when it was created.
+
+    Attributes:
+        stack: the interceptors in the order in which they run.
+        output_form: the compiled type of final answers; None for text.
+        checked_names: what names tools, once it was checked.
+    """
+
+    stack: InterceptorStack
+    output_form: OutputType | None
+    checked_names: list[frozenset[object]] = field(factory=list, init=False)
 
 
 @runtime_checkable

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import (
     Annotated,
@@ -25,11 +27,13 @@ from agentloop import AgentLoop, RequireApproval, ScriptedInference, Tool, ToolC
 from agentloop.contracts import ToolGroup
 from agentloop.contracts.tool import CanRequireDependencies
 from agentloop.durable import MemoryJournal, fork, replay
-from agentloop.errors import InvalidDependencies
+from agentloop.errors import DependenciesFailed, InvalidDependencies, InvalidParameter
+from agentloop.loop import Identity, RunRequest
 from agentloop.testing import ExecutorBench
 from agentloop.toolkits import Ensemble, ToolOverride
-from agentloop.values import ExecutionStatus, approve, happened
+from agentloop.values import AgentState, ExecutionStatus, Message, approve, from_json, happened, to_json
 from agentloop.values.records import Reconciliation
+from agentloop.values.run_requests import request_of, with_request
 from tests.loop.test_discovery import FixedGroup
 
 
@@ -327,3 +331,181 @@ def test_a_context_is_generic_for_type_checkers_alone() -> None:
     assert plain == typed
     wider: ToolContext[Shop] = typed
     assert evolve(wider, attempt=2).dependencies.name == "b"
+
+
+# --- dependencies that are made for each run --------------------------------------------------------------------
+
+
+class Opened:
+    """Shops that were opened and closed, in order."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def plain(self, request: RunRequest) -> Shop:
+        """Return a shop."""
+        return Shop(request.execution_id)
+
+    async def later(self, request: RunRequest) -> Shop:
+        """Return a shop, after a wait."""
+        await asyncio.sleep(0)
+        return Shop(request.execution_id)
+
+    @contextmanager
+    def managed(self, request: RunRequest) -> Iterator[Shop]:
+        """Open and close a shop."""
+        self.notes.append(f"open {request.execution_id}")
+        yield Shop(request.execution_id)
+        self.notes.append(f"close {request.execution_id}")
+
+    @asynccontextmanager
+    async def managed_later(self, request: RunRequest) -> AsyncIterator[Shop]:
+        """Open and close a shop, with waits."""
+        with self.managed(request) as shop:
+            await asyncio.sleep(0)
+            yield shop
+
+
+class Stand(Shop):
+    """A shop that is made of a request."""
+
+    def __init__(self, request: RunRequest) -> None:
+        super().__init__(request.execution_id)
+
+
+@pytest.mark.parametrize("name", ["plain", "later", "managed", "managed_later", "partial", "class"])
+async def test_a_function_of_the_loop_makes_dependencies_for_each_run(name: str) -> None:
+    """Plain and async functions, context managers, partials and classes make what a tool gets; context managers are left after the run."""
+    opened = Opened()
+    makes: dict[str, object] = {"partial": partial(Opened.plain, opened), "class": Stand}
+    loop = loop_of(sell, dependencies=makes.get(name) or getattr(opened, name))
+    model = ScriptedInference(CALL, "Sold.", CALL, "Sold.")
+    loop = loop.replace(driver=AgentLoop.for_model(model).driver)
+    for name_of_run in ("one", "two"):
+        state = await loop.execute("Sell.", execution_id=name_of_run)
+        assert state.steps[0].executions[0].value == f"{name_of_run} sells lamps"
+    assert opened.notes == (["open one", "close one", "open two", "close two"] if "managed" in name else [])
+
+
+async def test_dependencies_of_an_execution_come_before_those_of_its_loop() -> None:
+    """Whoever begins an execution may pass others; a function that is passed there is a value, as ever."""
+    opened = Opened()
+    loop = loop_of(sell, dependencies=opened.managed)
+    state = await loop.execute("Sell.", dependencies=Shop("Ada's"))
+    assert state.steps[0].executions[0].value == "Ada's sells lamps"
+    assert not opened.notes
+    with pytest.raises(InvalidDependencies, match="not method"):
+        await loop.execute("Sell.", dependencies=opened.managed)
+    shared = loop_of(sell, dependencies=Shop("All's"))
+    assert (await shared.execute("Sell.")).steps[0].executions[0].value == "All's sells lamps"
+
+
+async def test_wrong_dependencies_that_were_made_are_closed_and_nothing_runs() -> None:
+    """What a function makes is checked by its type before anything is recorded, and closed if it is wrong."""
+    journal, notes = MemoryJournal(), list[str]()
+
+    @contextmanager
+    def make(_: RunRequest) -> Iterator[int]:
+        yield 3
+        notes.append("closed")
+
+    loop = loop_of(sell, dependencies=make, journal=journal)
+    for run in (loop.execute("Sell.", execution_id="one"), loop.get_or_start("Sell.", "one")):
+        with pytest.raises(InvalidDependencies, match=r"'sell' needs dependencies of type .*Shop.*, not int"):
+            await run
+    assert notes == ["closed", "closed"]
+    assert await journal.head("one") is None
+
+    def fail(_: RunRequest) -> Shop:
+        raise LookupError("the shop is shut")
+
+    with pytest.raises(DependenciesFailed, match="'one' could not be made: LookupError: the shop is shut"):
+        await loop.replace(dependencies=fail).get_or_start("Sell.", "one")
+    assert await journal.head("one") is None
+    assert (await loop.replace(dependencies=Opened().plain).get_or_start("Sell.", "one")).output == "Sold."
+
+
+async def test_whoever_continues_an_execution_makes_its_dependencies_anew() -> None:
+    """A suspended execution holds none; the process that resumes it opens its own for the same execution."""
+    opened, journal = Opened(), MemoryJournal()
+    loop = loop_of(sell, dependencies=opened.managed, journal=journal, interceptors=[RequireApproval(["sell"])])
+    state = await loop.execute("Sell.", execution_id="one")
+    assert opened.notes == ["open one", "close one"]
+    (call,) = state.pending
+    other = loop_of(sell, dependencies=opened.managed_later, journal=journal)
+    ended = await other.resume("one", {call.key: approve(call.digest)})
+    assert ended.steps[0].executions[0].value == "one sells lamps"
+    assert opened.notes == ["open one", "close one"] * 2
+    assert (await other.recover("one")).output == "Sold."  # it has ended, and nothing is made
+    assert len(opened.notes) == 4
+
+
+async def test_an_agent_as_a_tool_has_dependencies_of_its_own_or_those_of_its_caller() -> None:
+    """An agent whose loop makes dependencies needs none of its caller; another one is checked with those of its caller."""
+    opened = Opened()
+    seller = loop_of(sell, dependencies=opened.managed)
+    task = ToolCall("1", "seller", '{"task": "Sell."}')
+    caller = loop_of(seller.as_tool("seller", "Sells."), model=ScriptedInference(task, "Done."))
+    assert (await caller.execute("Go.", execution_id="one")).output == "Done."
+    assert opened.notes == ["open one/1/0/agent", "close one/1/0/agent"]
+    plain = loop_of(sell).as_tool("seller", "Sells.")
+    with pytest.raises(InvalidDependencies, match="'sell' needs dependencies"):
+        await loop_of(plain, model=ScriptedInference(task, "Done.")).execute("Go.")
+    caller = loop_of(plain, model=ScriptedInference(task, "Done."), dependencies=opened.managed)
+    assert (await caller.execute("Go.", execution_id="two")).output == "Done."
+    assert opened.notes[2:] == ["open two", "close two"]
+
+
+async def test_an_interrupted_run_leaves_its_dependencies() -> None:
+    """A run that is cancelled, or whose generator is closed, closes what was made for it."""
+    opened, begun = Opened(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait(context: ToolContext[Shop]) -> None:
+        """Wait."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    model = ScriptedInference(ToolCall("1", "wait", "{}"))
+    loop = loop_of(wait, model=model, dependencies=opened.managed_later)
+    running = asyncio.create_task(loop.execute("Wait.", execution_id="one"))
+    await begun.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    assert opened.notes == ["open one", "close one"]
+    states = loop_of(sell, dependencies=opened.managed).iterate("Sell.", execution_id="two")
+    await anext(states)
+    await states.aclose()
+    assert opened.notes[2:] == ["open two", "close two"]
+
+
+async def test_an_agent_as_a_tool_is_asked_for_by_whoever_asked_its_caller() -> None:
+    """The principal and the kept headers of an execution reach its sub-agents, and no later execution of the conversation."""
+    seen: list[RunRequest] = []
+
+    def make(request: RunRequest) -> Shop:
+        seen.append(request)
+        return Shop("a")
+
+    ada = Identity("ada", tenant="north", scopes=["start"])
+    task = ToolCall("1", "seller", '{"task": "Sell."}')
+    caller = loop_of(
+        loop_of(sell, dependencies=make).as_tool("seller", "Sells."),
+        model=ScriptedInference(task, "Done.", "Hello."),
+        dependencies=make,
+    )
+    asked = with_request(AgentState.start("Go."), "one", ada, {"X-Region": "eu"})
+    state = from_json(to_json(await caller.execute(asked, execution_id="one")), AgentState)
+    assert request_of(state) == seen[0]
+    assert [(each.principal, each.headers) for each in seen] == [(ada, {"x-region": "eu"})] * 2
+    await caller.execute(state.with_message(Message.user("Again.")), execution_id="two")
+    assert (seen[2].principal, seen[2].headers) == (None, {})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": ""}, {"name": 3}, {"name": "a", "tenant": None}, {"name": "a", "scopes": "x"}]
+)
+def test_a_principal_has_a_name(wrong: dict[str, Any]) -> None:
+    """A principal without a name, or with attributes of other types, is refused where it is made."""
+    with pytest.raises(InvalidParameter, match="a principal"):
+        Identity(**wrong)

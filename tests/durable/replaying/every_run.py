@@ -40,14 +40,14 @@ def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJou
     runs: list[tuple[CanJournal, str, AgentLoop, Any]] = []
     bind = AgentLoop._bind
 
-    def bind_recorded(self: AgentLoop, state: AgentState, dependencies: Any, **parts: Any) -> Any:
+    async def bind_recorded(self: AgentLoop, state: AgentState, dependencies: Any, **parts: Any) -> Any:
         loop = self if self.journal is not None else self.replace(journal=MemoryJournal())
         assert loop.journal is not None
         runs.append((loop.journal, state.execution_id, self, dependencies))
-        bound = bind(self, state, dependencies, **parts)
+        bound = await bind(self, state, dependencies, **parts)
         # A loop without a log runs with a journal of the test; handoffs start at the loop itself, as without one.
         if isinstance(bound.recording, Unrecorded):
-            recorded = bind(loop, state, dependencies, **parts)
+            recorded = await bind(loop, state, dependencies, **parts)
             recorded.in_charge = evolve(recorded.in_charge, root=self)
             return recorded
         return bound
