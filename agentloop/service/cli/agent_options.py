@@ -21,6 +21,7 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval, Rule
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.dependencies import check_dependencies
 from agentloop.loop.unasked import format_unasked, unasked_tools
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.models.config import LLMConfig
@@ -51,7 +52,7 @@ from agentloop.service.cli.execution import (
     leave_pending,
 )
 from agentloop.service.cli.inventory import FC, load_servers, mcp_option, trust_of, trust_option
-from agentloop.service.cli.sources import file_of, load_tools
+from agentloop.service.cli.sources import dependencies_option, file_of, load_dependencies, load_tools
 from agentloop.toolkits.import_path import AllowedModules
 from agentloop.toolkits.statements import Trust
 from agentloop.values.capabilities import CapabilityRow
@@ -297,6 +298,7 @@ class AgentOptions:
         system: the system prompt.
         driver: the driver.
         grants: the values that the person sets for tools of TOML files, by their parameters.
+        dependencies: the path of the dependencies, or of the function that makes them; None for none.
     """
 
     model: str | None
@@ -311,6 +313,7 @@ class AgentOptions:
     system: str
     driver: DriverOptions
     grants: Mapping[str, Any]
+    dependencies: str | None = None
 
     @property
     def has_strangers_words(self) -> bool:
@@ -369,6 +372,13 @@ class AgentOptions:
             ConfigurationError: there is no such model, tool or file.
         """
         self.check()
+        subject = self._build(guards)
+        if (dependencies := load_dependencies(self.dependencies)) is not None:
+            subject = evolve(subject, loop=subject.loop.replace(dependencies=dependencies), dependencies=None)
+        check_dependencies(subject.loop, subject.dependencies, remedy="or name them with --dependencies MODULE:NAME")
+        return subject
+
+    def _build(self, guards: Sequence[Interceptor]) -> Subject:
         if self.file is not None:
             return self._from_file(self.file, guards)
         if self.model == DEMO_MODEL:
@@ -531,6 +541,7 @@ _AGENT_OPTIONS = (
         help="A program or host that the file of the agent may start or connect to; * for any. May be repeated.",
     ),
     trust_option,
+    dependencies_option,
     click.option("--system", "-s", default="", metavar="TEXT", help="The system prompt."),
 )
 approve_option: Callable[[FC], FC] = configured_option(
@@ -582,7 +593,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
     """
 
     @wraps(command)
-    def with_agent(
+    def with_agent(  # noqa: PLR0913  # one parameter for each option
         *arguments: Any,
         model: str | None,
         base_url: str | None,
@@ -596,6 +607,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
         trust: Sequence[str],
         system: str,
         driver: DriverOptions,
+        dependencies: str | None,
         **options: Any,
     ) -> None:
         trusted = trust_of(trust)
@@ -614,6 +626,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
             system=system,
             driver=driver,
             grants=grants,
+            dependencies=dependencies,
         )
         command(*arguments, agent=agent, **options)
 

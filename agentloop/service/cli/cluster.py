@@ -21,7 +21,7 @@ from agentloop.service.cli.attachments import read_stdin
 from agentloop.service.cli.console import as_one_line, create_console, mask_log_records
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.service.cli.journals import as_journal_errors, database_place, db_option
-from agentloop.service.cli.sources import check_named_here, load_loop
+from agentloop.service.cli.sources import check_named_here, dependencies_option, load_dependencies, load_loop
 from agentloop.service.cli.tables import Column, Fit, print_table
 from agentloop.service.cluster.cluster import Cluster, ClusterStatus
 from agentloop.service.cluster.database import ClusterDatabase
@@ -85,12 +85,14 @@ Exit codes:
     type=click.FloatRange(0, min_open=True),
     help="How long the database may be unreachable before the worker gives up.",
 )
+@dependencies_option
 @click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
 def worker(
     *,
     loops: Sequence[str],
     db: str | None,
     name: str | None,
+    dependencies: str | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -113,6 +115,7 @@ def worker(
             agents,
             database_place(db),
             name=name,
+            dependencies=load_dependencies(dependencies),
             progress=None if quiet else _print_progress,
             **options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout, suppress
@@ -17,11 +18,12 @@ from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.durable.exits import Exit
-from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.errors import ConfigurationError, DependenciesFailed, ToolFailed
 from agentloop.errors.hints import install_hint, suggest
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.dependencies import check_dependencies
 from agentloop.mcp.authorization import OAuth, open_in_browser
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedFolder, ServedTool
@@ -30,11 +32,13 @@ from agentloop.mcp.session import ProgressCallback, ToolHandler
 from agentloop.service.cli.console import describe_problem, mask_log_records
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.inventory import EVERY_FILE, load_servers, mcp_option, trust_of, trust_option
-from agentloop.service.cli.sources import load_loop, load_served
+from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop, load_served
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
 
+logger: logging.Logger = logging.getLogger("agentloop.mcp.server")
+_REMEDY = "or name them with --dependencies MODULE:NAME"
 _DESCRIPTION = "Let an agent do a task; returns its answer."
 _EPILOG = """\
 \b
@@ -63,6 +67,7 @@ def mcp() -> None:
     help="A loop, or a function that returns one, to serve as one tool that takes a task.",
 )
 @click.option("--description", default=_DESCRIPTION, show_default=True, help="The description of the agent's tool.")
+@dependencies_option
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @trust_option
@@ -102,6 +107,7 @@ def serve(  # noqa: PLR0913  # one parameter for each option
     places: Sequence[str],
     agent: str | None,
     description: str,
+    dependencies: str | None,
     mcp: Sequence[str],
     allow: Sequence[str],
     trust: Sequence[str],
@@ -128,11 +134,20 @@ def serve(  # noqa: PLR0913  # one parameter for each option
         prompts = [value for value in others if isinstance(value, Prompt)]
         offers = Offers(name, (), resources, prompts, [ServedFolder(folder) for folder in files], tasks)
         agent_name = "" if agent is None else agent.rpartition(":")[2]
-        run_in_event_loop(_serve(tools, loop, (agent_name, description), offers, (host, port, token) if http else None))
+        address = (host, port, token) if http else None
+        made = load_dependencies(dependencies)
+        if loop is not None and made is not None:
+            loop = loop.replace(dependencies=made)
+        run_in_event_loop(_serve(tools, loop, (agent_name, description), offers, address, made))
 
 
-async def _serve(
-    tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], offers: Offers, address: tuple[str, int, str] | None
+async def _serve(  # noqa: PLR0917  # all that is served, and where
+    tools: Tools,
+    loop: AgentLoop | None,
+    agent: tuple[str, str],
+    offers: Offers,
+    address: tuple[str, int, str] | None,
+    dependencies: Any,
 ) -> None:
     """Serve the tools with the other offers, and the loop under the name and the description in `agent`."""
     # The SDK is an extra, and importing it takes longer than all else here.
@@ -142,7 +157,7 @@ async def _serve(
         raise ConfigurationError(f"serving needs the extra `mcp`: {install_hint('mcp')}") from error
     async with AsyncExitStack() as stack:
         with redirect_stdout(sys.stderr):  # what groups of tools print when they start
-            served = await stack.enter_async_context(open_tools(tools))
+            served = await stack.enter_async_context(open_tools(tools, dependencies))
             if loop is not None:
                 served.append(await stack.enter_async_context(open_agent(loop, *agent)))
         offers = evolve(offers, tools=served)
@@ -258,10 +273,19 @@ async def _show_page(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_tools(tools: Tools) -> AsyncIterator[list[ServedTool]]:
-    """Hold the groups of tools open, and return each tool to serve."""
+async def open_tools(tools: Tools, dependencies: Any = None) -> AsyncIterator[list[ServedTool]]:
+    """Hold the groups of tools open, and return each tool to serve.
+
+    Args:
+        tools: the tools.
+        dependencies: as for `AgentLoop`; each call is a run.
+
+    Raises:
+        InvalidDependencies: a tool needs dependencies, and nothing makes them.
+    """
     # A loop without a model starts and stops the groups, and runs their interceptors around each call.
-    async with AgentLoop(ScriptedDriver(), tools, max_steps=1) as loop:
+    async with AgentLoop(ScriptedDriver(), tools, max_steps=1, dependencies=dependencies) as loop:
+        check_dependencies(loop, remedy=_REMEDY)
         groups = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
         discovered = await asyncio.gather(*[group.discover() for group in groups])
         all_tools = tools.with_discovered(zip(groups, discovered, strict=True))
@@ -281,6 +305,11 @@ def _masking(way_out: Exit, call: ToolHandler) -> ToolHandler:
     async def masked_call(arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
         try:
             result = await call(arguments, lambda update: report(way_out.mask_document(update)))
+        except DependenciesFailed:
+            logger.exception("a call has not begun")
+            raise ToolFailed(
+                "the dependencies of the call could not be made; the log of the server has the reason"
+            ) from None
         except ToolFailed as error:
             raise ToolFailed(way_out.mask_text(str(error)), path=error.path) from None
         if way_out.is_open:
@@ -327,7 +356,12 @@ _TASK_SCHEMA = {
 
 @asynccontextmanager
 async def open_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[ServedTool]:
-    """Hold a loop open, and return it as one tool that takes a task."""
+    """Hold a loop open, and return it as one tool that takes a task.
+
+    Raises:
+        InvalidDependencies: a tool needs dependencies, and nothing makes them.
+    """
+    check_dependencies(loop, remedy=_REMEDY)
     async with loop:
         call = _masking(Exit.of(loop.journal, [loop]), partial(_do_task, loop))
         yield ServedTool(name, description, _TASK_SCHEMA, Effect.EFFECT, call)

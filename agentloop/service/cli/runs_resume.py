@@ -63,7 +63,7 @@ from agentloop.service.cli.journals import (
     with_journal,
 )
 from agentloop.service.cli.progress import Progress
-from agentloop.service.cli.sources import load_loop
+from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.json import parse_json
@@ -255,6 +255,7 @@ Exit codes:
     help="What to do about an interrupted call with an effect when its tool cannot find out whether it ran: tell the model, "
     "suspend for a decision, or fail the execution. The loop's policy by default.",
 )
+@dependencies_option
 @click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
 @click.pass_context
@@ -266,6 +267,7 @@ def resume(  # one parameter for each option
     journal_file: str | None,
     decisions: DecisionOptions,
     in_doubt: str | None,
+    dependencies: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -276,13 +278,20 @@ def resume(  # one parameter for each option
     `agentloop runs show`, such as 2.1. On a terminal, you are asked about pending calls that no option decides.
     """
     with as_usage_errors(), as_journal_errors():
-        loop = attach_journal(load_loop(loop_path), journal_file)
+        loop = _load(loop_path, journal_file, dependencies)
         assert loop.journal is not None  # noqa: S101  # it was just attached
         execution_id = run_in_event_loop(find_execution(loop.journal, execution)).execution_id
         with redirect_stdout(sys.stderr):
             state = resume_run(loop, execution_id, decisions, in_doubt=in_doubt, quiet=quiet)
     print_result(state, quiet=quiet, as_json=as_json)
     context.exit(exit_code_of(state))
+
+
+def _load(path: str, journal_file: str | None, dependencies: str | None) -> AgentLoop:
+    """Return a loop with its journal, and with the dependencies that the command names in place of its own."""
+    loop = attach_journal(load_loop(path), journal_file)
+    made = load_dependencies(dependencies)
+    return loop if made is None else loop.replace(dependencies=made)
 
 
 def resume_run(
@@ -331,7 +340,7 @@ def _recover_obeying(loop: AgentLoop, execution_id: str, in_doubt: str | None) -
 
 def _describe_dependencies(error: InvalidDependencies, execution_id: str) -> str:
     return (
-        f"{error}; this command has none to pass, so continue the execution in a program, as with "
+        f"{error}, or name them with --dependencies MODULE:NAME; a program can continue the execution, too, as with "
         f"loop.recover_sync({execution_id!r}, dependencies=…), or with resume_sync and the decisions if calls are pending"
     )
 
@@ -408,6 +417,7 @@ Examples:
     help="What to do about calls that are not pure. reuse: a call that the original made too gets its outcome, others run. "
     "simulate: none runs; calls that the original did not make count as successful. forbid: none runs, and the model sees an error.",
 )
+@dependencies_option
 @click.option("--quiet", is_flag=True, help="Print no progress, only the id or the answer on stdout.")
 @click.option(
     "--json", "as_json", is_flag=True, help="With MODULE:LOOP: print the final state as JSON instead of the answer."
@@ -421,6 +431,7 @@ def fork(
     journal_file: str | None,
     step: int,
     effects: str,
+    dependencies: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -438,7 +449,7 @@ def fork(
             click.echo(f"to run it: agentloop runs resume {fork_id} module:loop", err=True)
         return
     with as_usage_errors(), as_journal_errors():
-        loop = attach_journal(load_loop(loop_path), journal_file)
+        loop = _load(loop_path, journal_file, dependencies)
         assert loop.journal is not None  # noqa: S101  # it was just attached
         fork_id = run_in_event_loop(_fork(loop.journal, execution, step, effects))
         if not quiet:
@@ -487,6 +498,7 @@ Exit codes:
     type=click.Choice([policy.value for policy in InDoubt]),
     help="What to do about interrupted calls that may have run; the loop's policy by default.",
 )
+@dependencies_option
 @click.option("--dry-run", is_flag=True, help="Print what would be reused, run again or in doubt; run nothing.")
 @click.pass_context
 def recover(
@@ -497,6 +509,7 @@ def recover(
     journal_file: str | None,
     recovers_all: bool,
     in_doubt: str | None,
+    dependencies: str | None,
     dry_run: bool,
 ) -> None:
     """Continue interrupted executions, each with those of its sub-agents, one after the other.
@@ -507,7 +520,7 @@ def recover(
     if bool(executions) == recovers_all:
         raise click.UsageError("name executions, or all of them with --all")
     with as_usage_errors(), as_journal_errors():
-        loop = attach_journal(load_loop(loop_path), journal_file)
+        loop = _load(loop_path, journal_file, dependencies)
         assert loop.journal is not None  # noqa: S101  # it was just attached
         heads = run_in_event_loop(_find_interrupted(loop.journal, executions))
         with redirect_stdout(sys.stderr):

@@ -14,11 +14,12 @@ from agentloop.durable.opening import open_journal
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import install_hint
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.dependencies import with_dependencies
 from agentloop.service.cli.agent_options import print_lines, unasked_lines
 from agentloop.service.cli.console import mask_log_records
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.journals import DB_VARIABLE, DEFAULT_JOURNAL, FC, JOURNAL_VARIABLE, as_journal_errors
-from agentloop.service.cli.sources import load_loop
+from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop
 from agentloop.service.server.access import Authenticate, Scope, TokenFile, WebOrigins
 from agentloop.service.server.executions import CanRunExecutions, LocalExecutions
 from agentloop.service.server.operations import ServerLimits
@@ -61,6 +62,14 @@ public_host_option: Callable[[FC], FC] = click.option(
     is_flag=True,
     help="Let the workers of the database run the executions (`agentloop worker`), instead of this process.",
 )
+@dependencies_option
+@click.option(
+    "--keep-header",
+    "kept_headers",
+    multiple=True,
+    metavar="NAME",
+    help="A header of requests to record with the execution, and to pass to the function of --dependencies. May be repeated.",
+)
 @host_option
 @click.option(
     "--port",
@@ -95,11 +104,13 @@ public_host_option: Callable[[FC], FC] = click.option(
     type=click.Choice([scope.value for scope in Scope]),
     help="What the new token allows; by default all but `all`. May be repeated.",
 )
-def serve(  # one parameter for each option
+def serve(  # noqa: PLR0913  # one parameter for each option
     *,
     loops: Sequence[str],
     db: str | None,
     cluster: bool,
+    dependencies: str | None,
+    kept_headers: Sequence[str],
     host: str,
     port: int,
     tokens: str | None,
@@ -129,8 +140,23 @@ def serve(  # one parameter for each option
         agents = load_agents(loops, by_path=cluster)
         per_address = connections_per_address or max(1, connections // 2)
         limits = ServerLimits(connections=connections, connections_per_address=per_address)
+        if not cluster:
+            agents = with_dependencies(agents, load_dependencies(dependencies))
+        elif dependencies is not None:
+            raise InvalidUsage("the workers run the executions: give --dependencies to `agentloop worker`")
         mask_log_records(loop.redaction for loop in agents.values())
-        run_in_event_loop(_serve(agents, db, (host, port), authenticate, web, limits=limits, in_cluster=cluster))
+        run_in_event_loop(
+            _serve(
+                agents,
+                db,
+                (host, port),
+                authenticate,
+                web,
+                limits=limits,
+                kept_headers=kept_headers,
+                in_cluster=cluster,
+            )
+        )
 
 
 def load_agents(places: Sequence[str], *, by_path: bool) -> dict[str, AgentLoop]:
@@ -155,12 +181,13 @@ async def _serve(
     web: WebOrigins,
     *,
     limits: ServerLimits,
+    kept_headers: Sequence[str],
     in_cluster: bool,
 ) -> None:
     async with AsyncExitStack() as stack:
         executions = await _executions(agents, db, stack, in_cluster=in_cluster)
         report = partial(_report, authenticate=authenticate, unasked=unasked_lines(agents))
-        await serve_executions(executions, address, authenticate, web, report, limits=limits)
+        await serve_executions(executions, address, authenticate, web, report, limits=limits, kept_headers=kept_headers)
 
 
 async def serve_executions(
@@ -171,6 +198,7 @@ async def serve_executions(
     on_ready: Callable[[str], None],
     *,
     limits: ServerLimits | None = None,
+    kept_headers: Sequence[str] = (),
 ) -> None:
     """Serve executions until the process is told to end.
 
@@ -181,6 +209,7 @@ async def serve_executions(
         web: the hosts and origins of requests.
         on_ready: called with the URL of the server.
         limits: the limits on clients.
+        kept_headers: the headers of requests that are recorded with the executions that they start.
 
     Raises:
         ConfigurationError: the extra `serve` is missing, or the server cannot listen there.
@@ -191,7 +220,16 @@ async def serve_executions(
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"serving needs the extra `serve`: {install_hint('serve')}") from error
     host, port = address
-    await serve(executions, host=host, port=port, authenticate=authenticate, web=web, limits=limits, on_ready=on_ready)
+    await serve(
+        executions,
+        host=host,
+        port=port,
+        authenticate=authenticate,
+        web=web,
+        limits=limits,
+        kept_headers=kept_headers,
+        on_ready=on_ready,
+    )
 
 
 async def _executions(

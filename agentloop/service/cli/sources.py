@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeGuard, TypeVar
+
+import click
 
 from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
@@ -213,6 +215,33 @@ def load_loop(path: str) -> AgentLoop:
     return value
 
 
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
+dependencies_option: Callable[[FC], FC] = click.option(
+    "--dependencies",
+    metavar="MODULE:NAME",
+    help="What tools receive as ToolContext.dependencies: a value, or a function that makes it for each run.",
+)
+"""The option `--dependencies`, whose value `load_dependencies` takes."""
+
+
+def load_dependencies(path: str | None) -> Any:
+    """Return what `module:name` or `file.py:name` names: a value, or a function that makes dependencies; None for no path.
+
+    Raises:
+        ConfigurationError: there is no such name, or the module cannot be imported.
+    """
+    if path is None:
+        return None
+    with redirect_stdout(sys.stderr):
+        module, name = _import_module_of(path)
+    value = getattr(module, name, None)
+    if value is None:
+        hint = suggest_name(name, list(vars(module))) or _hint_at_hidden_file(module, name)
+        raise ConfigurationError(f"--dependencies: there is no {name!r} in {getattr(module, '__file__', module)}{hint}")
+    return value
+
+
 def check_named_here(path: str) -> None:
     """Check the name of a loop that other machines run, as far as the modules of this machine allow.
 
@@ -269,11 +298,20 @@ def import_file(path: Path) -> ModuleType:
         raise ConfigurationError(f"{missing}; name a Python or TOML file, or file.py:name")
     if path.suffix != ".py":
         raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")
+    # Tools and the function that makes their dependencies can be in one file, and have to mean the same classes.
+    written = path.resolve(), path.stat().st_mtime_ns
+    if (known := _IMPORTED.get(written)) is not None:
+        return known
     try:
-        return execute_file(_free_module_name(path), path)
+        module = execute_file(_free_module_name(path), path)
     # A script that calls sys.exit() must not end the command.
     except (Exception, SystemExit) as error:
         raise ConfigurationError(describe_import_failure(path, error)) from error
+    _IMPORTED[written] = module
+    return module
+
+
+_IMPORTED: dict[tuple[Path, int], ModuleType] = {}
 
 
 def _free_module_name(path: Path) -> str:

@@ -276,7 +276,6 @@ class ExecutionJobs:
         max_recoveries: how often an execution is recovered without progress between, before it ends as failed.
         forget_deaths: tells the engine that a job has made progress, so that deaths of its workers are counted anew.
         last_attempts: the turns of executions that are on their last attempt.
-        dependencies: objects for tools.
     """
 
     def __init__(
@@ -287,14 +286,12 @@ class ExecutionJobs:
         max_recoveries: int,
         forget_deaths: Callable[[str], Awaitable[None]],
         last_attempts: LastAttempts,
-        dependencies: Any = None,
     ) -> None:
         self._agents = dict(agents)
         self._journal = journal
         self._max_recoveries = max_recoveries
         self._forget_deaths = forget_deaths
         self._last_attempts = last_attempts
-        self._dependencies = dependencies
         self._calls: dict[str, set[str]] = {}  # the keys of the calls that run, by executions
         self._idle: dict[str, asyncio.Event] = {}
         for loop in self._agents.values():
@@ -382,14 +379,14 @@ class ExecutionJobs:
         try:
             async with self._commands.listen(loop, execution_id) as listening:
                 if isinstance(request, StartRequest):
-                    return await listening.get_or_start(request.input, execution_id, dependencies=self._dependencies)
+                    return await listening.get_or_start(request.input, execution_id)
                 return await self._resume(listening, request)
         finally:
             self._driven.remove(execution_id)
 
     async def _resume(self, loop: AgentLoop, request: ResumeRequest) -> AgentState:
         try:
-            return await loop.resume(request.execution_id, request.decisions, dependencies=self._dependencies)
+            return await loop.resume(request.execution_id, request.decisions)
         except DecisionError as error:
             # An earlier attempt may have used the decisions before its worker died.
             wanted = decisions_as_recorded(request.decisions, self._journal)
@@ -400,7 +397,7 @@ class ExecutionJobs:
                 raise DecisionError(
                     f"other decisions about the same calls of execution {request.execution_id!r} were used before"
                 ) from error
-            return await loop.recover(request.execution_id, dependencies=self._dependencies)
+            return await loop.recover(request.execution_id)
 
     async def _wait(self, execution_id: str) -> None:
         try:

@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
-from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import (
     AgentLoopError,
     ClusterError,
@@ -28,11 +28,13 @@ from agentloop.executors.forwarding import ForwardingExecutor
 from agentloop.executors.remote import FoundResult, RemoteToolExecutor
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult, run_remote_call
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.dependencies import make_dependencies
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.jobs import Job, JobKind, JobState, JobStatus, LastAttempts, RunningJob
 from agentloop.values.json import thaw
 from agentloop.values.records import CannotTell, DidNotHappen, Happened
+from agentloop.values.run_requests import read_request
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.tool_calls import Effect, ToolResult, ToolStatus
 
@@ -245,28 +247,24 @@ def _bound_to(executor: CanExecuteToolCalls, db: str, agent: str, version: str) 
 # --- on the worker ------------------------------------------------------------------------------------------------------
 
 
-async def run_tool_job(
-    loop: AgentLoop[Any], job: RunningJob, last_attempts: LastAttempts, dependencies: Any = None
-) -> object:
+async def run_tool_job(loop: AgentLoop[Any], job: RunningJob, last_attempts: LastAttempts) -> object:
     """Run a queued call with the tools of an agent, and return its result as JSON data; errors of the tool are in it.
 
     Args:
         loop: the agent, entered by `async with`.
         job: the job.
         last_attempts: the turns of calls that are on their last attempt.
-        dependencies: objects for the tools.
     """
-    return to_plain(await _ToolJob(loop, job, last_attempts, dependencies).run())
+    return to_plain(await _ToolJob(loop, job, last_attempts).run())
 
 
 class _ToolJob:
     """A job that runs a call; from the second attempt on, it is not known how far the first one came."""
 
-    def __init__(self, loop: AgentLoop[Any], job: RunningJob, last_attempts: LastAttempts, dependencies: Any) -> None:
+    def __init__(self, loop: AgentLoop[Any], job: RunningJob, last_attempts: LastAttempts) -> None:
         self._loop = loop
         self._job = job
         self._last_attempts = last_attempts
-        self._dependencies = dependencies
         self._call = from_plain(thaw(job.payload), RemoteCall)
 
     async def run(self) -> RemoteResult:
@@ -278,7 +276,16 @@ class _ToolJob:
         return await self._run_again(self._call)
 
     async def _run(self, call: RemoteCall) -> RemoteResult:
-        return await run_remote_call(self._loop.tools, call, dependencies=self._dependencies, bounds=self._loop.bounds)
+        resources, loop = Resources(), self._loop
+        try:
+            try:
+                request = read_request(call.execution_id, call.request)
+                dependencies = await make_dependencies(loop.dependencies, request, resources)
+            except Exception as error:  # noqa: BLE001  # the tool has not run, which its caller has to know
+                return RemoteResult.of_error(error)
+            return await run_remote_call(loop.tools, call, dependencies=dependencies, bounds=loop.bounds)
+        finally:
+            await resources.aclose()
 
     async def _run_again(self, call: RemoteCall) -> RemoteResult:
         """Run a call whose worker has ended, unless workers die of it; one more death ends it after the last attempt."""

@@ -22,6 +22,7 @@ from agentloop.durable.opening import open_journal
 from agentloop.errors import ConfigurationError, DatabaseLost, InvalidParameter
 from agentloop.executors.forwarding import innermost_executor
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.dependencies import with_dependencies
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.deletions import DeletionSweep
 from agentloop.service.cluster.engine import Engine, EngineWorker
@@ -66,12 +67,13 @@ class Worker:
         secrets: texts, or keys, that are masked wherever they occur in records, besides the keys that the agents have.
         secret_fields: fields that are masked, by names or dotted paths, as in `SqliteJournal`.
         objects: stores long strings of records outside of the database, as in `SqliteJournal`; each worker and cluster gets the same.
-        dependencies: objects for tools, as in `AgentLoop.execute`.
+        dependencies: replaces the `dependencies` of the agents: a value, or a function that makes them for each run from a `RunRequest`.
         progress: called in the event loop with a short text whenever something begins or ends.
 
     Raises:
         InvalidParameter: there is no agent, or a number is out of range.
-        ConfigurationError: an agent has a journal of its own that is not that of the database.
+        ConfigurationError: an agent has a journal of its own that is not that of the database, or a tool needs dependencies that
+            nothing makes.
     """
 
     def __init__(  # noqa: PLR0913  # keywords with defaults
@@ -105,7 +107,7 @@ class Worker:
                 "a worker has at least one slot for executions, and its other numbers are not negative"
             )
         self._database = ClusterDatabase.parse(db)
-        self._agents = _named(agents)
+        self._agents = with_dependencies(_named(agents), dependencies, runs_all=tools > 0)
         self._journal_options = {
             "secrets": (*secrets, *secrets_of(*self._agents.values())),
             "secret_fields": tuple(secret_fields),
@@ -118,7 +120,6 @@ class Worker:
         self._lost_after = lost_after
         self._drain_grace = drain_grace
         self._retention = retention
-        self._dependencies = dependencies
         self._progress = progress or (lambda _: None)
         self._started = asyncio.Event()
         self._drained = asyncio.Event()
@@ -251,7 +252,6 @@ class Worker:
             max_recoveries=self._max_recoveries,
             forget_deaths=engine.forget_deaths,
             last_attempts=LastAttempts(partial(engine.spare, JobKind.EXECUTION)),
-            dependencies=self._dependencies,
         )
 
     def _tool_handler(self, engine: Engine, agents: Mapping[str, AgentLoop]) -> JobHandler:
@@ -259,7 +259,7 @@ class Worker:
         last_attempts = LastAttempts(partial(engine.spare, JobKind.TOOL))
 
         async def run_tool(job: RunningJob) -> object:
-            return await run_tool_job(agents[job.agent], job, last_attempts, self._dependencies)
+            return await run_tool_job(agents[job.agent], job, last_attempts)
 
         return run_tool
 

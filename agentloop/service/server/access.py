@@ -21,6 +21,7 @@ from attrs import field, frozen
 from agentloop.errors import AgentLoopError, ConfigurationError
 from agentloop.errors.hints import suggest
 from agentloop.values.records import root_of
+from agentloop.values.run_requests import Identity
 from agentloop.values.secrets import open_private
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -99,6 +100,11 @@ class Principal:
     name: str = field(validator=_check_name)
     scopes: frozenset[Scope] = field(converter=_as_scopes)
 
+    @property
+    def identity(self) -> Identity | None:
+        """The principal as the agent knows it; None for the user of a server without tokens, whom nothing has authenticated."""
+        return None if self is LOCAL_USER else Identity(self.name, scopes=self.scopes)
+
     def require(self, scope: Scope) -> None:
         """Check that the principal has a scope.
 
@@ -134,6 +140,26 @@ LOCAL_USER = Principal(name="local", scopes=Scope)
 
 Authenticate: TypeAlias = Callable[[str], Principal | Awaitable[Principal | None] | None]
 """Returns the principal of a bearer token, or None for a token that is unknown. May be async."""
+
+
+CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
+"""Headers that carry credentials, which are never recorded."""
+
+
+def check_kept_headers(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of headers that a server records with executions, in lower case.
+
+    Raises:
+        ConfigurationError: one carries credentials, or they are no list.
+    """
+    if isinstance(names, str):
+        raise ConfigurationError(f"the headers to keep are a list of names; write kept_headers=[{names!r:.80}]")
+    kept = tuple(name.lower() for name in names)
+    if refused := sorted(CREDENTIALS.intersection(kept)):
+        raise ConfigurationError(
+            f"the header {refused[0]!r} carries credentials, which must not be recorded; the principal says who asks"
+        )
+    return kept
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from agentloop.service.server.operations import (
 )
 from agentloop.service.server.record_events import JsonDict, ServerEvent
 from agentloop.values.decisions import Decision
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.records import ExecutionHead, outer_key
@@ -287,7 +288,9 @@ class AgUiRun:
     after: int = 0
 
 
-async def start_run(operations: Operations, principal: Principal, body: Any) -> AgUiRun:
+async def start_run(
+    operations: Operations, principal: Principal, body: Any, headers: Mapping[str, str] = EMPTY_OBJECT
+) -> AgUiRun:
     """Start or resume an execution as a `RunAgentInput` asks for.
 
     The conversation is the recorded one of the thread: of the messages in the request only the last one counts, which is the
@@ -321,7 +324,7 @@ async def start_run(operations: Operations, principal: Principal, body: Any) -> 
     message = _last_message(messages)
     request = {"thread": thread_id, "input": message.text}
     agent = _only_agent(operations)
-    await operations.start_state(principal, agent, message, run.execution_id, state, request, agent_id)
+    await operations.start_state(principal, agent, message, run.execution_id, state, request, agent_id, headers)
     return run
 
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from agentloop.errors import (
     ClusterError,
     ConfigurationError,
     DecisionError,
+    DependenciesFailed,
     InboxClosed,
     JournalBusy,
     JournalConflict,
@@ -39,6 +40,7 @@ from agentloop.service.server.access import (
     RequestRefused,
     Scope,
     WebOrigins,
+    check_kept_headers,
     unknown_execution,
 )
 from agentloop.service.server.ag_ui import AgUiEvents, start_run
@@ -89,9 +91,16 @@ class ServerApplication:
         authenticate: Authenticate | None = None,
         web: WebOrigins | None = None,
         limits: ServerLimits | None = None,
+        dependencies: Any = None,
+        kept_headers: Iterable[str] = (),
     ) -> None:
         if not isinstance(executions, CanRunExecutions):
-            executions = LocalExecutions(executions, journal)
+            executions = LocalExecutions(executions, journal, dependencies=dependencies)
+        elif dependencies is not None:
+            raise ConfigurationError(
+                f"{type(executions).__name__} runs the executions: pass the dependencies to it, or to its workers"
+            )
+        self._kept_headers = check_kept_headers(kept_headers)
         self.limits: ServerLimits = limits or ServerLimits()
         self.operations: Operations = Operations(executions, self.limits)
         self.traces: TraceOperations = TraceOperations(self.operations, needs_token=authenticate is not None)
@@ -169,11 +178,9 @@ class ServerApplication:
             return _problem(RequestRefused(409, "conflict", str(error)))
         except JournalBusy:
             return _problem(RequestRefused(503, "busy", "the journal is busy; try again", {"retry-after": "1"}))
-        except (JournalError, ClusterError):
+        except (JournalError, ClusterError, DependenciesFailed) as error:
             logger.exception("an answer has failed")
-            return _problem(
-                RequestRefused(500, "damaged", "what is recorded cannot be read; the log of the server has the reason")
-            )
+            return _problem(_failure_of(error))
 
     def _masked(self, response: Response) -> Response:
         """Return an answer without the secrets that were declared, or that the agents have; streams mask their events."""
@@ -198,6 +205,10 @@ class ServerApplication:
             challenge = {"www-authenticate": "Bearer"}
             raise RequestRefused(401, "token_needed", "a valid token is needed: Authorization: Bearer …", challenge)
         return principal
+
+    def kept_headers(self, request: Request) -> Mapping[str, str]:
+        """Return the headers of a request that are recorded with the execution that it starts."""
+        return {name: request.headers[name] for name in self._kept_headers if name in request.headers}
 
     async def body(self, request: Request) -> Any:
         """Return the JSON of a request's body; an empty body is an empty object.
@@ -358,7 +369,8 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 async def _start(application: ServerApplication, request: Request, principal: Principal) -> Response:
     body, key = await application.body(request), request.headers.get("idempotency-key", "")
-    execution, is_new = await application.operations.start(principal, body, key)
+    headers = application.kept_headers(request)
+    execution, is_new = await application.operations.start(principal, body, key, headers=headers)
     status = 202 if execution["status"] == QUEUED else 201 if is_new else 200
     return _json(execution, status, _location(execution))
 
@@ -448,7 +460,8 @@ async def _run_ag_ui(application: ServerApplication, request: Request, principal
     # A request that cannot follow the run must not have started it.
     principal.require(Scope.READ)
     application.check_streams(principal)
-    run = await start_run(application.operations, principal, await application.body(request))
+    body, headers = await application.body(request), application.kept_headers(request)
+    run = await start_run(application.operations, principal, body, headers)
     _, events = await application.operations.follow(principal, run.execution_id, 0, catches_up=True)
     return application.stream(principal, events, AgUiEvents(run.thread_id, run.run_id, run.after))
 
@@ -530,6 +543,14 @@ async def format_in_slices(data: Any) -> bytes:
 def _location(execution: Mapping[str, Any]) -> dict[str, str]:
     # The id may be one that a program has chosen, with any characters.
     return {"location": f"/executions/{quote(execution['id'], safe=_ID_CHARACTERS)}"}
+
+
+def _failure_of(error: JournalError | ClusterError | DependenciesFailed) -> RequestRefused:
+    """Return what a client is told of an error; its text may hold what clients must not see."""
+    if isinstance(error, DependenciesFailed):
+        code, detail = "dependencies_failed", "the dependencies of the execution could not be made"
+        return RequestRefused(503, code, f"{detail}; the log of the server has the reason")
+    return RequestRefused(500, "damaged", "what is recorded cannot be read; the log of the server has the reason")
 
 
 def _problem(refused: RequestRefused) -> Response:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from agentloop.contracts.can_handle_events import Subscription
 from agentloop.contracts.can_journal import CanJournal
@@ -27,6 +27,7 @@ from agentloop.events.inference import (
 from agentloop.events.tool_calls import InferenceReused
 from agentloop.interception.cancellation import CancellationToken
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.dependencies import with_dependencies
 from agentloop.service.server.feeds import wait_for_change
 from agentloop.service.server.record_events import EXTENSION
 from agentloop.values.decisions import Decision
@@ -138,13 +139,21 @@ class LocalExecutions(CanRunExecutions):
     Args:
         agents: a loop, or loops by name; a single one is named `default`.
         journal: records the executions; by default the journal of the loop.
+        dependencies: replaces the `dependencies` of the loops: a value, or a function that makes them for each run from a `RunRequest`.
 
     Raises:
-        ConfigurationError: there is no loop or no journal, or the loops have different journals and none is given.
+        ConfigurationError: there is no loop or no journal, or the loops have different journals and none is given; or a tool needs
+            dependencies that nothing makes.
     """
 
-    def __init__(self, agents: AgentLoop | Mapping[str, AgentLoop], journal: CanJournal | None = None) -> None:
-        loops = name_agents(agents)
+    def __init__(
+        self,
+        agents: AgentLoop | Mapping[str, AgentLoop],
+        journal: CanJournal | None = None,
+        *,
+        dependencies: Any = None,
+    ) -> None:
+        loops = with_dependencies(name_agents(agents), dependencies)
         self._journal = journal or _common_journal(loops)
         self._agents = {name: loop.replace(journal=self._journal) for name, loop in loops.items()}
         self._runs: dict[str, asyncio.Task[object]] = {}
@@ -281,7 +290,8 @@ class LocalExecutions(CanRunExecutions):
             del self._runs[execution_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             # Expected where several processes try to run the same execution; the text may quote data of users.
-            logger.info("the run of %s ended with %s", execution_id, type(error).__name__)
+            level = logging.INFO if isinstance(error, JournalError) else logging.WARNING
+            logger.log(level, "the run of %s ended with %s", execution_id, type(error).__name__)
 
     async def _wait_until(
         self, has_begun: Callable[[], Awaitable[bool]], execution_id: str, run: asyncio.Task[object]

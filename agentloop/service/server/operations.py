@@ -23,10 +23,11 @@ from agentloop.service.server.executions import CanRunExecutions, agent_of
 from agentloop.service.server.feeds import Feeds, wait_for_change
 from agentloop.service.server.record_events import EXTENSION, JsonDict, ServerEvent, details, summary, unrecorded_head
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
-from agentloop.values.json import format_json, has_more_entries, thaw
+from agentloop.values.json import EMPTY_OBJECT, format_json, has_more_entries, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Media, Text, find_url_problem
 from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS, ExecutionHead, caller_of
+from agentloop.values.run_requests import with_request
 from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState, initial_prompt
 from agentloop.values.steps import ExecutionStatus
@@ -108,13 +109,16 @@ class Operations:
 
     # --- starting -----------------------------------------------------------------------------------------------
 
-    async def start(self, principal: Principal, body: JsonDict, key: str = "") -> tuple[JsonDict, bool]:
+    async def start(
+        self, principal: Principal, body: JsonDict, key: str = "", *, headers: Mapping[str, str] = EMPTY_OBJECT
+    ) -> tuple[JsonDict, bool]:
         """Start an execution, or return the one that the same request has started before.
 
         Args:
             principal: who asks.
             body: `input`, and optionally `id`, `agent` and `continues`.
             key: the idempotency key; empty for none.
+            headers: the headers of the request that are recorded with the execution.
 
         Returns:
             The execution, and whether it is new.
@@ -128,7 +132,7 @@ class Operations:
         execution_id = self._new_id(principal, body.get("id"), key)
         former = body.get("continues")
         state = None if former is None else await self._ended_state(principal, former)
-        return await self.start_state(principal, agent, message, execution_id, state, body)
+        return await self.start_state(principal, agent, message, execution_id, state, body, headers=headers)
 
     async def start_state(  # noqa: PLR0917  # all of them identify the start
         self,
@@ -139,6 +143,7 @@ class Operations:
         state: AgentState | None,
         request: JsonDict,
         agent_id: str | None = None,
+        headers: Mapping[str, str] = EMPTY_OBJECT,
     ) -> tuple[JsonDict, bool]:
         """Start an execution with a message, after an earlier state or without one; see `start`."""
         started = {"agent": agent, "principal": principal.name, "request": _fingerprint(request)}
@@ -152,6 +157,7 @@ class Operations:
                 )
             else:
                 state = state.with_message(message)
+            state = with_request(state, execution_id, principal.identity, headers)
             recorded = await self._begin(agent, state.with_extension(EXTENSION, started), execution_id)
             is_new = recorded.agent_id == state.agent_id
         if thaw(recorded.extension(EXTENSION)) != started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -35,6 +35,8 @@ async def serve(
     authenticate: Authenticate | None = None,
     web: WebOrigins | None = None,
     limits: ServerLimits | None = None,
+    dependencies: Any = None,
+    kept_headers: Iterable[str] = (),
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve agents over HTTP until the task is cancelled or the process gets SIGINT or SIGTERM.
@@ -50,23 +52,30 @@ async def serve(
         authenticate: returns the principal of a token, such as a `TokenFile`; None for a server that only this machine reaches.
         web: the hosts and origins of requests; the host that is listened on is always one of them.
         limits: the limits on clients.
+        dependencies: replaces the `dependencies` of the loops: a value, or a function that makes them for each run from a `RunRequest`.
+        kept_headers: the names of the headers of a request that are recorded with the execution that it starts, and that a function
+            of `dependencies` reads in `RunRequest.headers`.
         on_ready: called with the URL when the server accepts connections.
 
     Raises:
         ConfigurationError: the server cannot listen there, other machines could reach it without tokens, or there is no
-            loop or no journal.
+            loop or no journal; a tool needs dependencies that nothing makes; or a header carries credentials.
     """
-    if authenticate is None and not is_loopback(host):
-        raise ConfigurationError(
-            f"{host} can be reached from other machines, and everyone there could run the agents: give tokens "
-            "(`agentloop serve --tokens FILE`, or authenticate=…), or listen at 127.0.0.1"
-        )
+    _check_reach(host, authenticate)
     shown = f"[{host}]" if ":" in host else host
     web = web or WebOrigins()
     web = evolve(web, hosts=web.hosts | {shown})
     limits = limits or ServerLimits()
     make_protocol = partial(_LimitedProtocol, open_connections=Connections(limits), limits=limits)
-    application = ServerApplication(executions, journal=journal, authenticate=authenticate, web=web, limits=limits)
+    application = ServerApplication(
+        executions,
+        journal=journal,
+        authenticate=authenticate,
+        web=web,
+        limits=limits,
+        dependencies=dependencies,
+        kept_headers=kept_headers,
+    )
     config = uvicorn.Config(
         application,
         log_level="warning",
@@ -88,6 +97,15 @@ async def serve(
             server.begin_shutdown()
             await running
             raise
+
+
+def _check_reach(host: str, authenticate: Authenticate | None) -> None:
+    """Check that only this machine reaches a server without tokens."""
+    if authenticate is None and not is_loopback(host):
+        raise ConfigurationError(
+            f"{host} can be reached from other machines, and everyone there could run the agents: give tokens "
+            "(`agentloop serve --tokens FILE`, or authenticate=…), or listen at 127.0.0.1"
+        )
 
 
 class _Server(uvicorn.Server):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from agentloop.errors import ClusterError, ConfigurationError
 from agentloop.service.cluster import ClusterDatabase, Worker, dbos_binding
 from agentloop.service.cluster.engine import EngineWorker
+from tests.limits import LONGEST
 from tests.service.cluster import agents
 from tests.service.cluster.workers import AGENT
 
@@ -99,3 +102,15 @@ async def test_a_worker_whose_engine_cannot_start_says_why(monkeypatch: pytest.M
     monkeypatch.setattr(EngineWorker, "start", fail)
     with pytest.raises(ClusterError, match="the engine cannot start"):
         await Worker({AGENT: agents.loop}, str(tmp_path / "agentloop.db")).run()
+
+
+def test_processes_that_open_a_new_database_at_once_create_its_tables_once(postgres_url: str) -> None:
+    """Workers and clusters that meet in an empty PostgreSQL database all find its tables, and none fails."""
+    database, barrier, count = ClusterDatabase.parse(postgres_url), Barrier(6), 6
+
+    def prepare(_: int) -> None:
+        barrier.wait(LONGEST)
+        dbos_binding.prepare_tables(database)
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(prepare, range(count)))  # raises what one raised
