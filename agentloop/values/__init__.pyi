@@ -1,3 +1,8 @@
+from agentloop.values.accounts import AccountHold as AccountHold
+from agentloop.values.accounts import AccountKey as AccountKey
+from agentloop.values.accounts import AccountState as AccountState
+from agentloop.values.accounts import Spending as Spending
+from agentloop.values.accounts import SpendingLimit as SpendingLimit
 from agentloop.values.authority import Authority as Authority
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions

@@ -9,16 +9,19 @@ from datetime import datetime
 from functools import partial
 
 from agentloop.contracts.can_journal import Claim
+from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.chain import JournalFinding, check_id, check_records, claim_lost
 from agentloop.durable.held_claims import HeldClaim
 from agentloop.durable.journal import Journal, as_statuses
+from agentloop.durable.postgres import accounts
 from agentloop.durable.postgres.connections import DatabaseConnector, read_url
 from agentloop.durable.postgres.database import JournalDatabase
 from agentloop.durable.postgres.statements import HeadSelection, RecordAppend, Statements
 from agentloop.durable.spills import SpilledObjects
 from agentloop.durable.trees import ExecutionTree
 from agentloop.errors import ClaimLost, ConfigurationError, JournalBusy, JournalConflict
+from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
@@ -28,7 +31,7 @@ from agentloop.values.time_and_ids import to_microseconds
 _SPILL_BYTES = 16 * 1024
 
 
-class PostgresJournal(Journal):
+class PostgresJournal(Journal, CanKeepAccounts):
     """Stores records in a PostgreSQL database, for any number of machines; requires the extra `postgres`.
 
     The tables are created with the first use, in a schema of their own. Connections live in a thread of this object, opened
@@ -250,6 +253,17 @@ class PostgresJournal(Journal):
     async def expired_trees(self, before: datetime) -> Sequence[ExecutionTree]:
         """Return the executions that `purge` would delete, each with those of the agents that serve its calls."""
         return await self._database.run(partial(self._statements.read_expired_trees, before=before))
+
+    # --- accounts ---
+
+    async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
+        """Replace the state of an account by what the change returns."""
+        schema = self._database.schema
+        return await self._database.run(partial(accounts.update_account, schema=schema, key=key, change=change))
+
+    async def accounts(self) -> Sequence[tuple[AccountKey, AccountState]]:
+        """Return all accounts, ordered by their keys."""
+        return await self._database.run(partial(accounts.read_accounts, schema=self._database.schema))
 
     async def aclose(self) -> None:
         """End the claims, the thread and its connections. Idempotent."""

@@ -88,6 +88,11 @@ CREATE TABLE {schema}.commands (
 CREATE INDEX commands_to_do ON {schema}.commands (execution_id, sequence) WHERE NOT is_finished
 """),
     ),
+    Migration(
+        version=2,
+        min_reader=1,
+        statements=('CREATE TABLE {schema}.accounts (id text COLLATE "C" NOT NULL PRIMARY KEY, body text NOT NULL)',),
+    ),
 )
 VERSION = MIGRATIONS[-1].version
 """The version of the tables that this version of agentloop creates."""

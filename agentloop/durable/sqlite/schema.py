@@ -18,7 +18,7 @@ from agentloop.durable.migrations import Migration, check_min_reader, find_migra
 from agentloop.durable.sqlite.files import EndFile, common_path, create_private, file_id
 from agentloop.errors import JournalCorrupt, JournalError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The version of the tables that this version of agentloop creates."""
 MIN_READER = 2
 """The oldest version of the tables whose programs can use the tables of `SCHEMA_VERSION`."""
@@ -46,6 +46,8 @@ CREATE TABLE prefixes (
 CREATE INDEX prefixes_by_parent ON prefixes (parent);
 CREATE INDEX executions_by_prefix ON executions (prefix) WHERE prefix IS NOT NULL;
 """
+_ACCOUNTS = "CREATE TABLE accounts (id TEXT NOT NULL PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID"
+"""Accounts of money, which belong to no execution."""
 # What changed with each version; new files are created with the tables below.
 _MIGRATIONS = (
     Migration(
@@ -58,6 +60,7 @@ _MIGRATIONS = (
             _SOURCES,
         ),
     ),
+    Migration(version=3, min_reader=2, statements=(_ACCOUNTS,)),
 )
 
 _TABLES = (
@@ -105,6 +108,8 @@ CREATE TABLE spills (
     + _COMMANDS
     + _PREFIXES
     + _SOURCES
+    + ";\n"
+    + _ACCOUNTS
 )
 _PAGE_BYTES = 2048
 """The size of the pages of a new file. A commit writes each page in which it changes something, so small records cost less

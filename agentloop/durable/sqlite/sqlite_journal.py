@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Literal
 
 from agentloop.contracts.can_journal import Claim
+from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.chain import JournalFinding, check_id, check_records
 from agentloop.durable.changes import ChangeSignal
 from agentloop.durable.held_claims import HeldClaim
 from agentloop.durable.journal import Journal, as_statuses
 from agentloop.durable.spills import SpilledObjects
-from agentloop.durable.sqlite import statements
+from agentloop.durable.sqlite import accounts, statements
 from agentloop.durable.sqlite.claims import ClaimFile
 from agentloop.durable.sqlite.schema import Connector
 from agentloop.durable.sqlite.worker import WorkerThread
 from agentloop.durable.trees import ExecutionTree
 from agentloop.errors import ClaimLost, ConfigurationError, JournalConflict
+from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
@@ -40,7 +42,7 @@ _PURGE_BATCH = 200
 """The number of trees that one transaction deletes; other writers get their turn in between."""
 
 
-class SqliteJournal(Journal):
+class SqliteJournal(Journal, CanKeepAccounts):
     """Stores records in one SQLite file, for any number of processes on one machine.
 
     The file is opened at first use and created when it does not exist; its folder must exist. Next to it are SQLite's `-wal`
@@ -242,6 +244,14 @@ class SqliteJournal(Journal):
             for execution_id in execution_ids:
                 claims.callback(self._claims.claim(execution_id).release_nowait)
             return claims.pop_all()
+
+    async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
+        """Replace the state of an account by what the change returns."""
+        return await self._writer.run(partial(accounts.update_account, key, change))
+
+    async def accounts(self) -> Sequence[tuple[AccountKey, AccountState]]:
+        """Return all accounts, ordered by their keys."""
+        return await self._reader.run(accounts.read_accounts)
 
     async def aclose(self) -> None:
         """End the threads, their connections and the claims. Idempotent."""
