@@ -19,6 +19,7 @@ from agentloop.events.execution import InterceptorRan as InterceptorRan
 from agentloop.events.execution import MessageReceived as MessageReceived
 from agentloop.events.execution import StopSignalReceived as StopSignalReceived
 from agentloop.events.grammar import ProtocolMonitor as ProtocolMonitor
+from agentloop.events.inference import BudgetShareUsed as BudgetShareUsed
 from agentloop.events.inference import DecisionExtractionFailed as DecisionExtractionFailed
 from agentloop.events.inference import EagerCallsDiscarded as EagerCallsDiscarded
 from agentloop.events.inference import InferenceDelayed as InferenceDelayed

@@ -36,6 +36,7 @@ from agentloop.events.execution import (
     StopSignalReceived,
 )
 from agentloop.events.inference import (
+    BudgetShareUsed,
     DecisionExtractionFailed,
     EagerCallsDiscarded,
     InferenceDelayed,
@@ -155,6 +156,7 @@ INFERENCE: Grammar = {
         InferenceFailed: IDLE,
     },
     ASKED: {
+        BudgetShareUsed: ASKED,
         InferenceDelayed: ASKED,
         ToolLeftOut: ASKED,
         InferenceDeltaReceived: ASKED,

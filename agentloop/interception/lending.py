@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.values.state import AgentState
@@ -37,18 +38,23 @@ class CanLend(ABC):
 
 
 # A context variable, because calls of one batch run concurrently, each with its own key; threads of tools get a copy.
-_CURRENT: ContextVar[CanLend | None] = ContextVar("agentloop budget", default=None)
+_CURRENT: ContextVar[Mapping[str, CanLend]] = ContextVar("agentloop budget", default=MappingProxyType({}))
 
 
-def current_lender() -> CanLend | None:
-    """Return the limits of the execution whose tool is running; None outside of tools, and without limits that lend."""
+def current_lenders() -> Mapping[str, CanLend]:
+    """Return the limits of the execution whose tool is running, by kind; empty outside of tools, and without limits that lend."""
     return _CURRENT.get()
 
 
 @contextmanager
-def set_current_lender(lender: CanLend) -> Iterator[None]:
-    """Make these the current limits of the block."""
-    token = _CURRENT.set(lender)
+def set_current_lender(lender: CanLend, kind: str) -> Iterator[None]:
+    """Make these the current limits of the block.
+
+    Args:
+        lender: the limits.
+        kind: what distinguishes them from other limits of the same execution; those of a sub-agent replace its caller's.
+    """
+    token = _CURRENT.set({**_CURRENT.get(), kind: lender})
     try:
         yield
     finally:

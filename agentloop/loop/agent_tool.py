@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, Self
 
@@ -32,7 +32,7 @@ from agentloop.errors import (
     ToolFailed,
     ToolInDoubt,
 )
-from agentloop.interception.lending import Lease, current_lender
+from agentloop.interception.lending import Lease, current_lenders
 from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
 from agentloop.loop.dependencies import check_dependencies
@@ -366,12 +366,9 @@ def _decisions_in(pending: PendingCall, digests: Mapping[str, str] | None = None
 @contextmanager
 def _lease_budget(share: float, suspended: AgentState | None) -> Iterator[tuple[Lease, ...]]:
     """Lease a share of the calling execution's limits; yield nothing if they do not lend."""
-    lender = current_lender()
-    if lender is None:
-        yield ()
-        return
-    with lender.lease(share, resuming=suspended) as lease:
-        yield (lease,)
+    with ExitStack() as leases:
+        lenders = current_lenders().values()
+        yield tuple([leases.enter_context(lender.lease(share, resuming=suspended)) for lender in lenders])
 
 
 def _result_of(name: str, state: AgentState) -> ToolResult:

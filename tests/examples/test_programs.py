@@ -31,6 +31,7 @@ LONGER = {"durable_demo", "mcp_conformance_client", "shop_demo"}
 EXPECTED = {
     "coding_agent": "run_tests: succeeded: passed\nedit_file: blocked",
     "every_provider": "anthropic-messages   ANTHROPIC_API_KEY",
+    "batch_under_one_sum": "99 of 500 tickets answered for $1.39",
     "hundred_agents": "100 answers in 2.1 minutes, at most 8 requests at once\n92 requests had to wait",
     "mcp_agent": "sky_weather: Lisbon has 21 degrees\nIt is 21 degrees in Lisbon.",
     "memory_over_turns": "You said that you are Ada. (5 messages)\n",

@@ -17,7 +17,7 @@ from agentloop.contracts import CanInfer
 from agentloop.errors import RateLimited
 from agentloop.interception.lending import Lease
 from agentloop.policies import Price, PriceTable, current_budget
-from agentloop.policies.budgets.account import AccountEntry, BudgetAccount, UsageMeter
+from agentloop.policies.budgets.account import AccountEntry, TreeAccount, UsageMeter
 from agentloop.policies.budgets.amounts import NO_AMOUNTS, Amounts, Limits
 from agentloop.policies.budgets.leases import RunningBudget
 from agentloop.testing import CountingIds, LoopClock, run_in_virtual_time
@@ -63,7 +63,7 @@ class AccountMonitor:
     """Checks every account of a tree after each change."""
 
     def __init__(self) -> None:
-        self.accounts: list[BudgetAccount] = []
+        self.accounts: list[TreeAccount] = []
 
     def check(self) -> None:
         for account in self.accounts:
@@ -73,7 +73,7 @@ class AccountMonitor:
                 assert limit is None or 0 <= getattr(used, kind) <= limit
 
 
-async def _execute(task: Task, account: BudgetAccount, name: str, monitor: AccountMonitor) -> Amounts:
+async def _execute(task: Task, account: TreeAccount, name: str, monitor: AccountMonitor) -> Amounts:
     """Execute a task with an account, and return what it has used."""
     state = AgentState.start("go", agent_id=name, clock=LoopClock()).with_execution_started(name, LoopClock().now())
     entry = account.entry(state, UsageMeter)
@@ -100,7 +100,7 @@ async def _execute(task: Task, account: BudgetAccount, name: str, monitor: Accou
 class _Lease(Interceptor, Lease):
     """The interceptor of a lease, with its account."""
 
-    account: BudgetAccount
+    account: TreeAccount
 
     def count_ended(self, state: AgentState) -> None:
         raise NotImplementedError  # no agent ends under it
@@ -120,7 +120,7 @@ async def _execute_leased(task: Task, running: RunningBudget, name: str, monitor
 @given(task_trees(), st.integers(0, 400), st.none() | st.integers(0, 3000))
 def test_used_and_reserved_amounts_never_exceed_the_budget(task: Task, tokens: int, cost: int | None) -> None:
     """No account of a tree of concurrent executions exceeds its limits, and all usage is counted."""
-    account, monitor = BudgetAccount(Limits(tokens=tokens, cost=cost)), AccountMonitor()
+    account, monitor = TreeAccount(Limits(tokens=tokens, cost=cost)), AccountMonitor()
     monitor.accounts.append(account)
     used = run_in_virtual_time(_execute(task, account, "root", monitor))
     monitor.check()
@@ -130,7 +130,7 @@ def test_used_and_reserved_amounts_never_exceed_the_budget(task: Task, tokens: i
 
 def test_threads_never_overdraw_an_account() -> None:
     """Of the concurrent reservations of several threads, no more than fit succeed."""
-    account, reservations, ready = BudgetAccount(Limits(tokens=100)), list[object](), threading.Barrier(8)
+    account, reservations, ready = TreeAccount(Limits(tokens=100)), list[object](), threading.Barrier(8)
 
     def reserve() -> None:
         ready.wait()
@@ -332,7 +332,7 @@ async def test_there_is_no_budget_outside_of_tools() -> None:
 )
 def test_a_lease_may_have_limits_of_its_own(requested: dict[str, Any]) -> None:
     """A lease may limit what its budget does not limit, is never larger than what is not used, and sets nothing aside."""
-    account = BudgetAccount(Limits(tokens=80))
+    account = TreeAccount(Limits(tokens=80))
     start = AgentState.start("go")
     state = start.with_execution_started("run", start.created_at)
     budget = Budget(tokens=80, prices=TABLE)
@@ -501,7 +501,7 @@ def test_usage_without_reservations_is_counted_when_a_lease_ends() -> None:
 
 def test_nobody_waits_for_a_call_that_was_abandoned() -> None:
     """What a thread reserved that outlives its call counts as used, and the next inference of the caller runs."""
-    account = BudgetAccount(Limits(tokens=1_000))
+    account = TreeAccount(Limits(tokens=1_000))
     start = AgentState.start("go")
     caller = account.entry(start.with_execution_started("run", start.created_at), UsageMeter)
     inner = account.entry(start.with_execution_started("inner", start.created_at), UsageMeter)
@@ -526,7 +526,7 @@ def test_nobody_waits_for_a_call_that_was_abandoned() -> None:
 
 def test_a_cancelled_wait_reserves_nothing() -> None:
     """An execution that is cancelled while it waits, or just after it was served, leaves no reservation behind."""
-    account = BudgetAccount(Limits(tokens=100))
+    account = TreeAccount(Limits(tokens=100))
     start = AgentState.start("go")
     entries = [
         account.entry(start.with_execution_started(name, start.created_at), UsageMeter) for name in ("a", "b", "c")
@@ -548,7 +548,7 @@ def test_a_cancelled_wait_reserves_nothing() -> None:
     run_in_virtual_time(run())
 
 
-def create_entries(account: BudgetAccount, *names: str) -> list[AccountEntry]:
+def create_entries(account: TreeAccount, *names: str) -> list[AccountEntry]:
     """Return the entries of executions in an account."""
     start = AgentState.start("go")
     return [account.entry(start.with_execution_started(name, start.created_at), UsageMeter) for name in names]
@@ -556,7 +556,7 @@ def create_entries(account: BudgetAccount, *names: str) -> list[AccountEntry]:
 
 def test_what_a_settled_inference_leaves_is_for_those_that_wait() -> None:
     """They do not wait for a later change of the account."""
-    account = BudgetAccount(Limits(tokens=100))
+    account = TreeAccount(Limits(tokens=100))
     first, second = create_entries(account, "a", "b")
 
     async def run() -> None:
@@ -572,7 +572,7 @@ def test_what_a_settled_inference_leaves_is_for_those_that_wait() -> None:
 
 def test_those_that_wait_are_told_when_others_have_used_what_they_need() -> None:
     """What they wait for would not fit any more, even if all reservations returned."""
-    account = BudgetAccount(Limits(tokens=100))
+    account = TreeAccount(Limits(tokens=100))
     first, second = create_entries(account, "a", "b")
 
     async def run() -> None:
@@ -591,7 +591,7 @@ def test_those_that_wait_are_told_when_others_have_used_what_they_need() -> None
 
 def test_a_reservation_takes_the_place_of_an_earlier_one_of_its_execution() -> None:
     """What was reserved before is room for it."""
-    account = BudgetAccount(Limits(tokens=100))
+    account = TreeAccount(Limits(tokens=100))
     (entry,) = create_entries(account, "a")
     assert account.reserve_for(entry, Amounts(tokens=80))
     assert account.reserve_for(entry, Amounts(tokens=90))
@@ -600,7 +600,7 @@ def test_a_reservation_takes_the_place_of_an_earlier_one_of_its_execution() -> N
 
 def test_the_account_of_a_lease_is_charged_while_it_is_open() -> None:
     """With what an inference without a reservation has used, and with nothing after the end of the lease."""
-    account = BudgetAccount(Limits(tokens=1_000))
+    account = TreeAccount(Limits(tokens=1_000))
     (caller,) = create_entries(account, "caller")
     with account.lend(caller, Limits(tokens=500)) as lent:
         (inner,) = create_entries(lent, "inner")
@@ -615,7 +615,7 @@ def test_the_account_of_a_lease_is_charged_while_it_is_open() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_of_several_open_leases_is_charged_for_itself(kind: str) -> None:
     """What one of them is charged with anew, or returns, changes nothing of the others."""
-    account = BudgetAccount(Limits(**{kind: 1_000}))
+    account = TreeAccount(Limits(**{kind: 1_000}))
     (caller,) = create_entries(account, "caller")
     with account.lend(caller, account.limits) as first, account.lend(caller, account.limits) as second:
         for lent, amount in ((first, 300), (second, 200), (first, 350)):

@@ -13,12 +13,12 @@ from hypothesis import given
 from agentloop import AgentState, Budget, CostLimit, ScriptedInference
 from agentloop.errors import ConfigurationError
 from agentloop.policies import Price, Prices, PriceTable, PublishedPrices, token_account
-from agentloop.policies.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.policies.budgets.prices import ASSUMED_PRICE
 from agentloop.policies.budgets.token_account import TokenAccount
 from agentloop.testing import Ledger, Scenario, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.scenario import SCENARIOS
 from agentloop.values import InferenceResponse, Text, Usage
+from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
 from tests.policies.budget_models import PersistentModel, create_loop, status_and_reason
 
 

@@ -15,7 +15,7 @@ from agentloop.policies.budgets.amounts import NO_AMOUNTS, Amounts, Limits, agen
 from agentloop.policies.budgets.prices import Price, Prices
 from agentloop.values.estimates import BYTES_PER_TOKEN, RequestSize, length, message_length
 from agentloop.values.inference import InferenceRequest, Usage
-from agentloop.values.points import BeforeInference
+from agentloop.values.points import AroundInference, BeforeInference
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep
 from agentloop.values.stop import StopReason, StopSignal
@@ -340,7 +340,7 @@ class _Queue:
             self.waiters.popleft().wake()
 
 
-class BudgetAccount:
+class TreeAccount:
     """Keeps the sum of used and reserved amounts within limits. Thread-safe.
 
     Usage that has already happened is recorded even if it exceeds a limit; only reservations can be refused.
@@ -488,7 +488,7 @@ class BudgetAccount:
         kept: Amounts = NO_AMOUNTS,
         used_before: Amounts = NO_AMOUNTS,
         call_key: str = "",
-    ) -> Iterator[BudgetAccount]:
+    ) -> Iterator[TreeAccount]:
         """Lend to another execution until the block ends; what it used then counts for the execution that lent it.
 
         Nothing is set aside for it: it reserves here what each of its inferences needs, when it needs it.
@@ -505,7 +505,7 @@ class BudgetAccount:
         """
         lease = BudgetLease(self._balance, entry, kept, used_before, call_key)
         # The other execution counts from its own start, so its earlier usage is added to the limits.
-        lent = BudgetAccount(limits.plus(used_before))
+        lent = TreeAccount(limits.plus(used_before))
         lent._balance.lease, lent._queue = lease, self._queue
         with self._queue.lock:
             self._balance.leases.add(lease)
@@ -583,12 +583,12 @@ class Quote:
 
 
 def quote_inference(
-    account: BudgetAccount, entry: AccountEntry, point: BeforeInference, *, max_output_tokens: int
+    limits: Limits, entry: AccountEntry, point: BeforeInference | AroundInference, *, max_output_tokens: int
 ) -> Quote:
     """Return the maximum that a request may use.
 
     Args:
-        account: the account.
+        limits: what is limited.
         entry: the execution's entry in the account.
         point: the request, and the state, which names the model that answered before.
         max_output_tokens: the maximum number of its output tokens if it sets no `max_tokens`.
@@ -600,7 +600,7 @@ def quote_inference(
     entry.input_estimate = _estimate_input(entry, request, point.state)
     price = meter.price(request.options.model or _last_model(point.state), entry.input_estimate)
     if meter.unknown == "refuse" and meter.missing:
-        reason = StopReason.TOKEN_LIMIT if account.limits.cost is None else StopReason.COST_LIMIT
+        reason = StopReason.TOKEN_LIMIT if limits.cost is None else StopReason.COST_LIMIT
         raise agent_stop(unknown_usage_signal(reason, meter.missing))
     # Providers bound the output by `max_tokens` only, so without it the worst case is the maximum of the model.
     return Quote(entry.input_estimate, request.options.max_tokens or max_output_tokens, price)

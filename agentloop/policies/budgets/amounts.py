@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from attrs import frozen
 
+from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
 from agentloop.values.json import JsonObject
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
-
-COST_UNITS_PER_DOLLAR = 10**12
-"""Money is counted in units so small that the price of every token is a whole number of them."""
 
 
 def cost_units(dollars: float) -> int:

@@ -17,11 +17,11 @@ from agentloop.errors import ConfigurationError
 from agentloop.interception.interceptor import Interceptor, overridden_points
 from agentloop.interception.lending import Lease
 from agentloop.interception.stops import LIMIT_PRIORITY
-from agentloop.policies.budgets.account import BudgetAccount, UnknownUsage
-from agentloop.policies.budgets.amounts import COST_UNITS_PER_DOLLAR
+from agentloop.policies.budgets.account import TreeAccount, UnknownUsage
 from agentloop.policies.budgets.leases import DELEGATED
 from agentloop.policies.budgets.prices import Prices, PublishedPrices
 from agentloop.policies.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS, BudgetRun, BudgetTerms
+from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     POINTS,
@@ -42,10 +42,16 @@ from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from agentloop.values.value import instance_of, one_of
 
-_on_unknown_usage = one_of(("refuse", "estimate", "allow"))
+on_unknown_usage = one_of(("refuse", "estimate", "allow"))
+"""Validates what to do about unknown usage."""
 
 
-def _or_published(prices: Prices | None) -> Prices:
+def or_published(prices: Prices | None) -> Prices:
+    """Return the prices; the published ones for None.
+
+    Raises:
+        ConfigurationError: there are no published prices, because the extra `prices` is not installed.
+    """
     return PublishedPrices() if prices is None else prices
 
 
@@ -138,7 +144,7 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime, CanT
         return self._start(ExecutionScope()) if self._run is None else self._run
 
     def _start(self, scope: ExecutionScope) -> BudgetRun:
-        account = BudgetAccount(self._terms.limits)
+        account = TreeAccount(self._terms.limits)
         return BudgetRun(name=self.name, terms=self._terms, account=account, clock=scope.clock)
 
     def __repr__(self) -> str:
@@ -153,7 +159,9 @@ _METHODS = {name: getattr(BudgetInterceptor, name) for name in POINTS}
 
 @frozen(kw_only=True, repr=False)
 class Budget(BudgetInterceptor, Lease):
-    """Limits what an execution uses, together with the executions that it starts under a lease; see `current_budget`.
+    """Limits what one execution uses, with the sub-agents that it starts; a `BudgetAccount` limits many executions together.
+
+    A tool can lend a part to an execution that it starts itself; see `current_budget`.
 
     Before an inference, the maximum that it may use is reserved, and afterwards replaced by its usage: an inference that
     does not fit is not made. The input tokens of a request are estimated by its length, rather too high than too low; only
@@ -193,11 +201,11 @@ class Budget(BudgetInterceptor, Lease):
     seconds: float | None = field(default=None, validator=optional(ge(0)))
     wrap_up: float = field(default=0.1, validator=[ge(0), lt(1)])
     strict: bool = field(default=True, validator=instance_of(bool))
-    unknown: UnknownUsage = field(default="estimate", validator=_on_unknown_usage)
+    unknown: UnknownUsage = field(default="estimate", validator=on_unknown_usage)
     prices: Prices | None = None
     model: str = ""
     max_output_tokens: int = field(default=DEFAULT_MAX_OUTPUT_TOKENS, validator=ge(1))
-    _lent: BudgetAccount | None = field(default=None, eq=False)
+    _lent: TreeAccount | None = field(default=None, eq=False)
 
     def __attrs_post_init__(self) -> None:
         limits = (self.steps, self.tool_calls, self.tokens, self.cost, self.seconds)
@@ -231,7 +239,7 @@ class Budget(BudgetInterceptor, Lease):
             wrap_up=self.wrap_up,
             reserves=self.strict and (self.tokens is not None or self.cost is not None),
             unknown=self.unknown,
-            prices=None if self.cost is None else _or_published(self.prices),
+            prices=None if self.cost is None else or_published(self.prices),
             model=self.model,
             max_output_tokens=self.max_output_tokens,
         )
@@ -239,7 +247,7 @@ class Budget(BudgetInterceptor, Lease):
     def _start(self, scope: ExecutionScope) -> BudgetRun:
         # A replayed execution uses nothing, so it must not be counted on the account that was lent.
         is_replay = isinstance(scope.log, CanObserveReplay)
-        account = BudgetAccount(self._terms.limits) if self._lent is None or is_replay else self._lent
+        account = TreeAccount(self._terms.limits) if self._lent is None or is_replay else self._lent
         return BudgetRun(
             name=self.name,
             terms=self._terms,
@@ -249,7 +257,7 @@ class Budget(BudgetInterceptor, Lease):
             log=scope.log,
         )
 
-    def _create_lease(self, lent: BudgetAccount, seconds: float | None) -> Lease:
+    def _create_lease(self, lent: TreeAccount, seconds: float | None) -> Lease:
         # A copy of this budget, so that the nested execution has the same prices, reserve and name.
         limits = lent.limits
         return evolve(
@@ -315,7 +323,7 @@ class CostLimit(BudgetInterceptor):
 
     cost: float = field(validator=gt(0))
     prices: Prices | None = field(default=None, kw_only=True)
-    unknown: UnknownUsage = field(default="estimate", validator=_on_unknown_usage, kw_only=True)
+    unknown: UnknownUsage = field(default="estimate", validator=on_unknown_usage, kw_only=True)
     model: str = field(default="", kw_only=True)
     max_output_tokens: int = field(default=DEFAULT_MAX_OUTPUT_TOKENS, validator=ge(1), kw_only=True)
 
@@ -324,7 +332,7 @@ class CostLimit(BudgetInterceptor):
             cost=self.cost,
             reserves=True,
             unknown=self.unknown,
-            prices=_or_published(self.prices),
+            prices=or_published(self.prices),
             model=self.model,
             max_output_tokens=self.max_output_tokens,
         )

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from attrs import asdict, frozen
 
-from agentloop.interception.lending import CanLend, Lease, current_lender
-from agentloop.policies.budgets.account import AccountEntry, BudgetAccount
+from agentloop.interception.lending import CanLend, Lease, current_lenders
+from agentloop.policies.budgets.account import AccountEntry, TreeAccount
 from agentloop.policies.budgets.amounts import NO_AMOUNTS, Amounts, Limits, cost_units
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.state import AgentState
@@ -39,11 +39,11 @@ class RunningBudget(CanLend):
         kept: what is kept for the last answer of the execution.
     """
 
-    account: BudgetAccount
+    account: TreeAccount
     entry: AccountEntry
     remaining: Callable[[], Limits]
     remaining_seconds: Callable[[], float | None]
-    create_lease: Callable[[BudgetAccount, float | None], Lease]
+    create_lease: Callable[[TreeAccount, float | None], Lease]
     usage_of: Callable[[AgentState], Amounts] = _no_usage
     call_key: str = ""
     record_usage: Callable[[Amounts], None] = _discard
@@ -111,12 +111,15 @@ def _seconds_run(state: AgentState) -> float:
     return (state.updated_at - execution.started_at).total_seconds() - execution.waited_seconds
 
 
+BUDGET: Final = "budget"
+"""The kind of a running budget among the limits that lend."""
+
 # --- the current budget -----------------------------------------------------------------------------------------
 
 
 def current_budget() -> RunningBudget | None:
     """Return the budget of the execution whose tool is running; None outside of tools and without a `Budget`."""
-    lender = current_lender()
+    lender = current_lenders().get(BUDGET)
     return lender if isinstance(lender, RunningBudget) else None
 
 

@@ -15,9 +15,8 @@ from agentloop.contracts.can_tell_controls import Control
 from agentloop.contracts.run_log import CallLog
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.lending import Lease, set_current_lender
-from agentloop.policies.budgets.account import AccountEntry, BudgetAccount, UnknownUsage, UsageMeter, quote_inference
+from agentloop.policies.budgets.account import AccountEntry, TreeAccount, UnknownUsage, UsageMeter, quote_inference
 from agentloop.policies.budgets.amounts import (
-    COST_UNITS_PER_DOLLAR,
     NO_AMOUNTS,
     Amounts,
     Limits,
@@ -26,8 +25,9 @@ from agentloop.policies.budgets.amounts import (
     limit_signal,
     unknown_usage_signal,
 )
-from agentloop.policies.budgets.leases import RunningBudget, delegated_usage, with_delegated_usage
+from agentloop.policies.budgets.leases import BUDGET, RunningBudget, delegated_usage, with_delegated_usage
 from agentloop.policies.budgets.prices import Prices
+from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
 from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import PendingCall
 from agentloop.values.estimates import BYTES_PER_TOKEN, parts_length
@@ -54,7 +54,7 @@ from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
-CreateLease: TypeAlias = Callable[[BudgetAccount, float | None], Lease]
+CreateLease: TypeAlias = Callable[[TreeAccount, float | None], Lease]
 """Creates the interceptor for an execution that uses an account, for so many seconds."""
 
 DEFAULT_MAX_OUTPUT_TOKENS = 16_384
@@ -159,7 +159,7 @@ class BudgetRun(Interceptor):
 
     name: str
     terms: BudgetTerms
-    account: BudgetAccount
+    account: TreeAccount
     clock: Clock
     create_lease: CreateLease | None = None
     log: CallLog | None = None
@@ -291,7 +291,7 @@ class BudgetRun(Interceptor):
             The point with the request, its `max_tokens` lowered if necessary; the amounts to wait for, if they fit as soon as
             other executions return what they have reserved; or the limit that leaves too little.
         """
-        quote = quote_inference(self.account, entry, point, max_output_tokens=self.terms.max_output_tokens)
+        quote = quote_inference(self.account.limits, entry, point, max_output_tokens=self.terms.max_output_tokens)
         # Not cut to what others leave at the moment: an answer would be truncated although there is enough for it.
         unused = self.account.unused.minus(kept)
         capped = quote.capped(unused)
@@ -353,7 +353,7 @@ class BudgetRun(Interceptor):
         if self.create_lease is None:
             return await self._run_in_time(point, proceed)
         try:
-            with set_current_lender(self._running_budget(point.state, point.key, self.create_lease)):
+            with set_current_lender(self._running_budget(point.state, point.key, self.create_lease), BUDGET):
                 return await self._run_in_time(point, proceed)
         finally:
             # A thread that outlives its call may never return what it has reserved; nobody should wait for it.
@@ -530,7 +530,7 @@ class _Reserve:
         """The same and the step of the last answer; executions that are started leave all of it."""
         return evolve(self.amounts, steps=1 if self.share and self.limits.steps else 0)
 
-    def exceeded_signal(self, account: BudgetAccount, entry: AccountEntry) -> StopSignal | None:
+    def exceeded_signal(self, account: TreeAccount, entry: AccountEntry) -> StopSignal | None:
         """Return the signal when tokens or money are used up, or are unknown and may not be estimated."""
         # Reservations of other executions do not count: what they do not use returns.
         meter, unused = entry.meter, account.unused
@@ -543,7 +543,7 @@ class _Reserve:
                 return self.signal(reason, account, entry)
         return None
 
-    def near_signal(self, account: BudgetAccount, entry: AccountEntry, state: AgentState) -> StopSignal | None:
+    def near_signal(self, account: TreeAccount, entry: AccountEntry, state: AgentState) -> StopSignal | None:
         """Return the signal for a limit so near that the next answer has to be the last; time is not considered."""
         # Without a share there is no last answer, and the execution stops when a limit is reached.
         if not self.share:
@@ -560,7 +560,7 @@ class _Reserve:
         return None
 
     def signal(
-        self, reason: StopReason, account: BudgetAccount, entry: AccountEntry, *, is_near: bool = False
+        self, reason: StopReason, account: TreeAccount, entry: AccountEntry, *, is_near: bool = False
     ) -> StopSignal:
         """Return the signal for one of the limits, with what was used."""
         # Of the account that leaves the least: other executions may have used what was lent.

@@ -13,7 +13,6 @@ from agentloop.durable.deltas import kept_messages
 from agentloop.durable.fold import FoldedExecution, RecordedChange
 from agentloop.durable.trees import INTERRUPTED, effective_status, list_below
 from agentloop.errors import ConfigurationError, JournalCorrupt, UnknownExecution
-from agentloop.policies.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.policies.budgets.prices import Prices, published_prices
 from agentloop.service.trace.document import (
     TRACE_VERSION,
@@ -45,6 +44,7 @@ from agentloop.service.trace.entries import (
     stop_entry,
     usage_entry,
 )
+from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
 from agentloop.values.batches import parse_key
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import Usage

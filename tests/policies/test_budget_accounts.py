@@ -1,0 +1,320 @@
+"""Accounts of money that many executions share: one sum for a batch, a day, a tenant, and sub-agents."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import AgentLoop, AgentState, ToolCallingDriver
+from agentloop.contracts import CanInfer, CanKeepAccounts
+from agentloop.durable import open_journal
+from agentloop.errors import ConfigurationError
+from agentloop.events import BudgetShareUsed
+from agentloop.policies import AccountBalance, BudgetAccount, Price, PriceTable
+from agentloop.testing import LoopClock, run_in_virtual_time
+from agentloop.values import (
+    AccountHold,
+    AccountKey,
+    AccountState,
+    FinishReason,
+    InferenceRequest,
+    InferenceResponse,
+    Spending,
+    SpendingLimit,
+    Text,
+    ToolCall,
+    Usage,
+)
+from tests.limits import LONGEST
+from tests.policies.budget_models import status_and_reason
+
+TABLE = PriceTable({"big-*": Price(input=10, output=50)})
+TICKET = 0.014  # 900 input tokens and 100 output tokens
+
+
+class TicketModel(CanInfer):
+    """Answers each request after a second, and counts what that costs."""
+
+    def __init__(self, usage: Usage | None = None, *, seconds: float = 1.0) -> None:
+        self.usage = usage or Usage(900, 100)
+        self.seconds = seconds
+        self.answers = 0
+
+    async def infer(self, _: InferenceRequest) -> InferenceResponse:
+        await asyncio.sleep(self.seconds)
+        self.answers += 1
+        return InferenceResponse((Text("done"),), FinishReason.STOP, self.usage, "big-1")
+
+
+def account_of(cost: float, **options: object) -> BudgetAccount:
+    """Return an account whose requests reserve 300 output tokens."""
+    settings = {"prices": TABLE, "model": "big-1", "max_output_tokens": 300, **options}
+    return BudgetAccount("tickets", cost=cost, **settings)  # type: ignore[arg-type]  # of the tests
+
+
+def test_a_batch_stops_at_its_sum() -> None:
+    """Of 500 tickets under a sum for 100 of them, about 100 are answered, and the sum is not exceeded."""
+    model, account = TicketModel(), account_of(1.4)
+    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account], clock=LoopClock())
+    reached: list[int] = []
+    loop.on(BudgetShareUsed, lambda event: reached.append(event.percent))
+
+    async def run() -> list[AgentState]:
+        slots = asyncio.Semaphore(20)
+
+        async def one(number: int) -> AgentState:
+            async with slots:
+                return await loop.execute(f"ticket {number}")
+
+        return await asyncio.gather(*[one(number) for number in range(500)])
+
+    states = run_in_virtual_time(run())
+    answered = sum(state.status.value == "completed" for state in states)
+    stopped = [state for state in states if status_and_reason(state) == ("stopped", "cost_limit")]
+    assert answered == model.answers
+    assert answered + len(stopped) == 500
+    assert 98 <= answered <= 100
+    balance = asyncio.run(account.balance())
+    assert balance.spent.dollars == pytest.approx(answered * TICKET)
+    assert balance.spent.dollars <= 1.4
+    assert balance.reserved == Spending()
+    assert reached == [50, 80, 100]
+    signal = stopped[-1].stop_signal
+    assert signal is not None
+    assert "the budget account 'tickets' has $" in signal.message
+    assert signal.context["account"] == "tickets"
+
+
+class CallerModel(CanInfer):
+    """Calls a helper, and then answers."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    async def infer(self, _: InferenceRequest) -> InferenceResponse:
+        self.answers += 1
+        part = ToolCall("1", "helper", '{"task": "count"}') if self.answers == 1 else Text("done")
+        reason = FinishReason.TOOL_CALLS if self.answers == 1 else FinishReason.STOP
+        return InferenceResponse((part,), reason, Usage(900, 100), "big-1")
+
+
+@pytest.mark.parametrize("has_account", [False, True])
+def test_sub_agents_use_the_account_of_their_caller_once(*, has_account: bool) -> None:
+    """What a sub-agent uses is charged to its caller's account, also where it has the account itself, and never twice."""
+    account, model = account_of(10.0, by=lambda state: state.context.system_prompt), TicketModel()
+    own = [account] if has_account else []
+    child = AgentLoop(ToolCallingDriver(model), interceptors=own, clock=LoopClock())
+    loop = AgentLoop(
+        ToolCallingDriver(CallerModel()),
+        tools=[child.as_tool("helper", "Helps.")],
+        interceptors=[account],
+        system_prompt="ada",
+        clock=LoopClock(),
+    )
+    state = run_in_virtual_time(loop.execute("go"))
+    assert state.status.value == "completed", state.errors
+    assert model.answers == 1
+    balance = asyncio.run(account.balance("ada"))
+    assert balance.requests == 3
+    assert balance.spent == Spending(3_000, 3 * 14 * 10**9)
+
+
+def test_days_and_tenants_have_sums_of_their_own() -> None:
+    """A new day in the time zone of the account begins a new sum, and each owner has one."""
+    clock = LoopClock()
+    account = account_of(0.04, per="day", zone="Asia/Tokyo", by=lambda state: state.context.system_prompt)
+    day = clock.now() + timedelta(hours=9)
+    assert account.key(clock.now(), "a").period == day.strftime("%Y-%m-%d")
+    loop = AgentLoop(ToolCallingDriver(TicketModel()), interceptors=[account], clock=clock)
+
+    async def run() -> list[str]:
+        found = []
+        for owner in ("a", "a", "a", "a", "b"):
+            state = await loop.replace(system_prompt=owner).execute("ticket")
+            found.append(status_and_reason(state)[0])
+        await asyncio.sleep(24 * 3600)
+        found.append(status_and_reason(await loop.replace(system_prompt="a").execute("ticket"))[0])
+        return found
+
+    assert run_in_virtual_time(run()) == ["completed"] * 2 + ["stopped"] * 2 + ["completed"] * 2
+
+
+def test_an_account_by_tenant_refuses_nobody() -> None:
+    """Without a known tenant the execution fails with what to do, and nothing is sent."""
+    model = TicketModel(seconds=0)
+    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account_of(1.0, by="tenant")])
+    state = asyncio.run(loop.execute("ticket"))
+    assert state.status.value == "failed"
+    assert "does not know whose request this is" in str(state.errors)
+    assert model.answers == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"cost": 1, "per": "week"}, {"cost": 1, "zone": "Mars/Crater"}, {"cost": 1, "by": "team"}]
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    """An account that limits nothing, or has an unknown period, time zone or owner, cannot be made."""
+    with pytest.raises(ConfigurationError):
+        BudgetAccount("a", **options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_cancelled_request_counts_as_spent() -> None:
+    """The reservation of a cancelled request ends at once and counts: the provider may have charged it."""
+    account = account_of(1.0)
+    loop = AgentLoop(ToolCallingDriver(TicketModel(seconds=60)), interceptors=[account], clock=LoopClock())
+
+    async def run() -> None:
+        task = asyncio.create_task(loop.execute("ticket"))
+        await asyncio.sleep(1)
+        assert (await account.balance(at=LoopClock().now())).reserved.cost > 0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        balance = await account.balance(at=LoopClock().now())
+        assert balance.reserved == Spending()
+        assert balance.unsettled.cost > 0
+
+    run_in_virtual_time(run())
+
+
+def test_a_process_that_takes_over_ends_the_reservations_of_the_former_one() -> None:
+    """A reservation by a later claim on the same execution ends the earlier one before its time; the amount still counts."""
+    limit = SpendingLimit(cost=100)
+    first = AccountHold("1", Spending(0, 60), 1_000, "e", 1)
+    state = AccountState().reserve(first, limit, 0)
+    assert (state.reserved(10).cost, state.unsettled(10).cost) == (60, 0)
+    state = state.reserve(AccountHold("2", Spending(0, 30), 1_000, "e", 2), limit, 10)
+    assert (state.reserved(10).cost, state.unsettled(10).cost) == (30, 60)
+    assert state.remaining.cost == 10
+
+
+AMOUNTS = st.builds(Spending, st.integers(0, 50), st.integers(0, 50))
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("reserve"), st.integers(0, 5), AMOUNTS),
+        st.tuples(st.just("settle"), st.integers(0, 5), AMOUNTS),
+        st.tuples(st.just("release"), st.integers(0, 5), AMOUNTS),
+        st.tuples(st.just("wait"), st.integers(0, 40), AMOUNTS),
+    ),
+    max_size=40,
+)
+
+
+@given(OPERATIONS, st.integers(0, 120), st.integers(0, 120))
+def test_states_keep_the_sum(operations: list[tuple[str, int, Spending]], tokens: int, cost: int) -> None:
+    """A state agrees with a plain sum: nothing is lost, nothing reserved for ever, over only by what answers exceed."""
+    limit, state, now = SpendingLimit(tokens, cost), AccountState(), 0
+    held: dict[str, tuple[Spending, int]] = {}
+    spent, excess = Spending(), Spending()
+    for name, number, amount in operations:
+        key = str(number)
+        if name == "wait":
+            now += number
+        elif name == "reserve":
+            hold = AccountHold(key, amount, now + 20)
+            fits = limit.allows(sum([each for each, _ in held.values()], spent) + amount)
+            state = state.reserve(hold, limit, now)
+            assert state.reserve(hold, limit, now) == state or not fits
+            if key not in held and fits:
+                held[key] = (amount, now + 20)
+        elif name == "settle":
+            state = state.settle(key, amount)
+            if key in held:
+                reserved, _ = held.pop(key)
+                spent += amount
+                excess += Spending(max(amount.tokens - reserved.tokens, 0), max(amount.cost - reserved.cost, 0))
+        else:
+            state = state.release(key)
+            held.pop(key, None)
+        state = AccountState.parse(state.to_text())
+        assert state.spent == spent
+        assert state.reserved(now) == sum([each for each, until in held.values() if until > now], Spending())
+        assert state.unsettled(now) == sum([each for each, until in held.values() if until <= now], Spending())
+        assert spent.tokens <= tokens + excess.tokens
+        assert spent.cost <= cost + excess.cost
+    assert state.reserved(now + 20) == Spending()
+
+
+async def test_stores_serialize_updates(db: str) -> None:
+    """Of many concurrent reservations through two stores on one database, exactly those that fit are there."""
+    key, limit = AccountKey("tickets", "tenant \ud800'", "2026-11"), SpendingLimit(cost=100)
+    first, second = open_journal(db), open_journal(db)
+    assert isinstance(first, CanKeepAccounts)
+    assert isinstance(second, CanKeepAccounts)
+    stores: list[CanKeepAccounts] = [first, second]
+    try:
+
+        async def reserve(number: int) -> bool:
+            hold = AccountHold(str(number), Spending(0, 7), 10)
+            update = await stores[number % 2].update_account(key, lambda state: state.reserve(hold, limit, 0))
+            return update.after.holds_for(hold.id)
+
+        granted = await asyncio.gather(*[reserve(number) for number in range(40)])
+        assert sum(granted) == 14
+        ((found, state),) = await stores[1].accounts()
+        assert found == key
+        assert len(state.holds) == 14
+    finally:
+        await first.aclose()
+        await second.aclose()
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+PROCESS = """
+import asyncio, sys
+from agentloop import AgentLoop, ToolCallingDriver
+from agentloop.durable import open_journal
+from tests.policies.test_budget_accounts import TicketModel, account_of
+
+async def main():
+    place, number = sys.argv[1], int(sys.argv[2])
+    journal, model = open_journal(place), TicketModel(seconds=0.005)
+    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account_of(0.7, store=journal, hold_seconds=2)])
+    for ticket in range(1000):
+        state = await loop.execute(f"ticket {ticket}")
+        if state.status.value != "completed":
+            assert "the budget account" in state.stop_signal.message, state
+            break
+        print("answered", flush=True)
+    await journal.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.heavy
+def test_processes_with_kills_keep_the_sum(db: str) -> None:
+    """Eight processes, two of them killed, answer what one sum allows; nothing is reserved for ever."""
+    command = [sys.executable, "-c", PROCESS, db]
+    children = [subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True) for number in range(8)]
+    answers = 0
+    for child in children[:2]:
+        assert child.stdout is not None
+        answers += child.stdout.readline() == "answered\n"
+        child.kill()
+    for child in children:
+        answers += child.communicate(timeout=LONGEST)[0].count("answered\n")
+        assert child.returncode == (-9 if child in children[:2] else 0)
+
+    async def read() -> AccountBalance:
+        journal = open_journal(db)
+        assert isinstance(journal, CanKeepAccounts)
+        try:
+            account = account_of(0.7, store=journal)
+            return await account.balance(at=datetime.now(UTC) + timedelta(seconds=2))
+        finally:
+            await journal.aclose()
+
+    balance = asyncio.run(read())
+    # An answer that a killed process did not print may be settled, or its reservation counts.
+    assert answers <= balance.requests <= answers + 2
+    assert balance.spent.cost == balance.requests * 14 * 10**9
+    assert balance.spent.cost + balance.unsettled.cost <= 7 * 10**11
+    assert balance.reserved == Spending()
+    assert balance.requests >= 46
