@@ -34,6 +34,7 @@ class CommandEntry:
 
 ENTRIES: Mapping[str, CommandEntry] = {
     "agents": CommandEntry("agentloop.service.cli.agents", "Check the files of agents."),
+    "budgets": CommandEntry("agentloop.service.cli.budgets", "Show what budget accounts have spent, and what is left."),
     "chat": CommandEntry("agentloop.service.cli.chat", "Talk with a model and your tools."),
     "cluster": CommandEntry("agentloop.service.cli.cluster", "Show workers and queues, and manage schedules."),
     "config": CommandEntry(
