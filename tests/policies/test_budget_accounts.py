@@ -269,51 +269,94 @@ PROCESS = """
 import asyncio, sys
 from agentloop import AgentLoop, ToolCallingDriver
 from agentloop.durable import open_journal
-from tests.policies.test_budget_accounts import TicketModel, account_of
+from tests.policies.test_budget_accounts import TENANTS, TicketModel, account_of
+
+class HangingModel(TicketModel):
+    async def infer(self, request):
+        if self.answers == 1:
+            print("sent", flush=True)
+            await asyncio.sleep(3600)
+        return await super().infer(request)
 
 async def main():
-    place, number = sys.argv[1], int(sys.argv[2])
-    journal, model = open_journal(place), TicketModel(seconds=0.005)
-    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account_of(0.7, store=journal, hold_seconds=2)])
-    for ticket in range(1000):
-        state = await loop.execute(f"ticket {ticket}")
-        if state.status.value != "completed":
+    place, cost, first, count, is_victim = sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:])
+    journal, model = open_journal(place), HangingModel(seconds=0) if is_victim else TicketModel(seconds=0)
+    account = account_of(cost, store=journal, by=lambda state: state.context.system_prompt)
+    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account])
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    for ticket in range(first, first + count):
+        state = await loop.replace(system_prompt=TENANTS[ticket % len(TENANTS)]).execute(f"ticket {ticket}")
+        if state.status.value == "completed":
+            print("answered", flush=True)
+        else:
             assert "the budget account" in state.stop_signal.message, state
-            break
-        print("answered", flush=True)
     await journal.aclose()
 
 asyncio.run(main())
 """
+TENANTS = ("red", "green", "blue", "black", "white")
+VICTIMS = 2
+RESERVED = 15_100_000_000  # at most, for one request: its few input tokens and 300 output tokens
 
 
 @pytest.mark.heavy
-def test_processes_with_kills_keep_the_sum(db: str) -> None:
-    """Eight processes, two of them killed, answer what one sum allows; nothing is reserved for ever."""
-    command = [sys.executable, "-c", PROCESS, db]
-    children = [subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True) for number in range(8)]
-    answers = 0
-    for child in children[:2]:
-        assert child.stdout is not None
-        answers += child.stdout.readline() == "answered\n"
-        child.kill()
+@pytest.mark.parametrize("count", [25, 250])
+def test_processes_with_kills_keep_the_sums(count: int, db: str) -> None:
+    """Eight processes, two killed while an answer is awaited, use the sums of five tenants: none is exceeded, all are used."""
+    cost = round(count * 8 / len(TENANTS) * TICKET * 0.8, 6)  # for four of five tickets
+    children = list[subprocess.Popen[str]]()
+    try:
+        for number in range(8):
+            options = [db, str(cost), str(number * count), str(count), str(int(number < VICTIMS))]
+            command = [sys.executable, "-c", PROCESS, *options]
+            children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        answers = _run_and_kill(children)
+    finally:
+        for child in children:
+            child.kill()
+    balances = asyncio.run(_read_balances(db, cost))
+    assert sum(balance.requests for balance in balances) == answers
+    # What the killed processes had sent is paid, and nobody waits for it: it is reserved for nobody.
+    unsettled = sum(balance.unsettled.cost for balance in balances)
+    assert 0 < unsettled <= VICTIMS * RESERVED
+    for balance in balances:
+        assert balance.reserved == Spending()
+        assert balance.spent.cost == balance.requests * 14 * 10**9
+        assert balance.spent.cost + balance.unsettled.cost <= (balance.limit.cost or 0)
+        # Nothing that would fit was refused.
+        assert (balance.remaining.cost or 0) < RESERVED
+
+
+def _run_and_kill(children: list[subprocess.Popen[str]]) -> int:
+    """Start all at once, kill the victims while the others work, and return the number of answers."""
     for child in children:
-        answers += child.communicate(timeout=LONGEST)[0].count("answered\n")
-        assert child.returncode == (-9 if child in children[:2] else 0)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    answers = 0
+    for child in children[:VICTIMS]:
+        assert child.stdout is not None
+        assert [child.stdout.readline(), child.stdout.readline()] == ["answered\n", "sent\n"]
+        child.kill()
+        child.wait()
+        answers += 1
+    for child in children[VICTIMS:]:
+        answers += child.communicate(timeout=2 * LONGEST)[0].count("answered\n")
+        assert child.returncode == 0
+    return answers
 
-    async def read() -> AccountBalance:
-        journal = open_journal(db)
-        assert isinstance(journal, CanKeepAccounts)
-        try:
-            account = account_of(0.7, store=journal)
-            return await account.balance(at=datetime.now(UTC) + timedelta(seconds=2))
-        finally:
-            await journal.aclose()
 
-    balance = asyncio.run(read())
-    # An answer that a killed process did not print may be settled, or its reservation counts.
-    assert answers <= balance.requests <= answers + 2
-    assert balance.spent.cost == balance.requests * 14 * 10**9
-    assert balance.spent.cost + balance.unsettled.cost <= 7 * 10**11
-    assert balance.reserved == Spending()
-    assert balance.requests >= 46
+async def _read_balances(db: str, cost: float) -> list[AccountBalance]:
+    """Return the balances of all tenants at a time when no answer is expected any more."""
+    journal = open_journal(db)
+    assert isinstance(journal, CanKeepAccounts)
+    try:
+        account = account_of(cost, store=journal)
+        at = datetime.now(UTC) + timedelta(seconds=account.hold_seconds)
+        return [await account.balance(tenant, at=at) for tenant in TENANTS]
+    finally:
+        await journal.aclose()
