@@ -266,11 +266,11 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
             ConfigurationError: the owner of the account is not known.
             JournalError: the store cannot be used.
         """
-        if self._is_charging:
-            return await proceed()
         key, hold = await self._reserve(point)
+        if hold is None:
+            return await proceed()
         try:
-            with self._charging():
+            with _charging(key, hold):
                 response = await proceed()
         except Exception:
             await self.store.update_account(key, lambda state: state.release(hold.id))
@@ -312,26 +312,14 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
     def _owner_of(self, state: AgentState) -> str:
         if self._owner is not None:
             return self._owner
-        # A sub-agent that has the account itself works for whom its caller works.
+        # A sub-agent that has the account itself works for whom its caller works, also with a store object of its own.
         lender = current_lenders().get(self._kind)
-        if isinstance(lender, _AccountLender) and lender.budget.store is self.store:
+        if isinstance(lender, _AccountLender):
             return lender.owner
         return find_owner(self.by, state, self.account)
 
-    @property
-    def _is_charging(self) -> bool:
-        return (self.account, id(self.store)) in _CHARGING.get()
-
-    @contextmanager
-    def _charging(self) -> Iterator[None]:
-        """Keep a second layer of the same account, such as that of a lease, from counting the request, too."""
-        token = _CHARGING.set(_CHARGING.get() | {(self.account, id(self.store))})
-        try:
-            yield
-        finally:
-            _CHARGING.reset(token)
-
-    async def _reserve(self, point: AroundInference) -> tuple[AccountKey, AccountHold]:
+    async def _reserve(self, point: AroundInference) -> tuple[AccountKey, AccountHold | None]:
+        """Reserve what a request may use; None if another layer of the same account has reserved it, such as that of a lease."""
         run, state = self._current_run, point.state
         limits = Limits(tokens=self.tokens, cost=self.limit.cost)
         quote = quote_inference(limits, run.entry, point, max_output_tokens=self.max_output_tokens)
@@ -342,9 +330,12 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
             key, now = self.key(at, owner), to_microseconds(at)
             until = now + round(self.hold_seconds * 1e6)
             hold = AccountHold(hold_id, spending, until, state.execution_id, run.scope.claim_token or 0)
-            after = await self._update(key, _reserving(hold, self.limit, now), state)
+            charging = [each for account, each in _CHARGING.get() if account == key]
+            after = await self._update(key, _reserving(hold, charging, self.limit, now), state)
             if after.holds_for(hold_id):
                 return key, hold
+            if _holds_any(after, charging):
+                return key, None
             if not after.can_wait_for(spending, now):
                 raise self._refusal(key, after, spending)
             await asyncio.sleep(pause)
@@ -399,11 +390,26 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         await self.store.update_account(key, lambda account: account.settle(hold_id, spending, announces=False))
 
 
-_CHARGING: ContextVar[frozenset[tuple[str, int]]] = ContextVar("agentloop accounts", default=frozenset())
+_CHARGING: ContextVar[frozenset[tuple[AccountKey, str]]] = ContextVar("agentloop accounts", default=frozenset())
+"""The reservations for the request that is being sent: the key of each account, and the id of the reservation."""
 
 
-def _reserving(hold: AccountHold, limit: SpendingLimit, now: int) -> AccountChange:
-    return lambda state: state.reserve(hold, limit, now)
+@contextmanager
+def _charging(key: AccountKey, hold: AccountHold) -> Iterator[None]:
+    token = _CHARGING.set(_CHARGING.get() | {(key, hold.id)})
+    try:
+        yield
+    finally:
+        _CHARGING.reset(token)
+
+
+def _holds_any(state: AccountState, hold_ids: Collection[str]) -> bool:
+    # Only the stored state tells accounts apart: two store objects may use one database, and two databases have one key.
+    return any(state.holds_for(hold_id) for hold_id in hold_ids)
+
+
+def _reserving(hold: AccountHold, charging: Collection[str], limit: SpendingLimit, now: int) -> AccountChange:
+    return lambda state: state if _holds_any(state, charging) else state.reserve(hold, limit, now)
 
 
 @define(eq=False)
