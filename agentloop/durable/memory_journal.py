@@ -9,6 +9,7 @@ from itertools import count
 from threading import Lock
 
 from agentloop.contracts.can_journal import Claim
+from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
 from agentloop.durable.chain import (
     EMPTY_CHAIN,
     check_follows,
@@ -22,6 +23,8 @@ from agentloop.durable.changes import ChangeSignal
 from agentloop.durable.held_claims import HeldClaim, HeldClaims
 from agentloop.durable.journal import Journal, as_statuses
 from agentloop.durable.trees import check_deletable, group_trees
+from agentloop.policies.budgets.memory_accounts import MemoryAccounts
+from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
@@ -30,7 +33,7 @@ from agentloop.values.steps import ExecutionStatus
 _SAME_PROCESS = "another writer of this process"
 
 
-class MemoryJournal(Journal):
+class MemoryJournal(Journal, CanKeepAccounts):
     """Stores records in memory: for tests, and for executions that need an audit trail or a replay but no recovery.
 
     Args:
@@ -53,6 +56,7 @@ class MemoryJournal(Journal):
         self._finished: set[str] = set()
         self._change_counts: Counter[str] = Counter()
         self._changes = ChangeSignal()
+        self._accounts = MemoryAccounts()
         # Event loops in different threads may share a journal.
         self._lock = Lock()
 
@@ -182,6 +186,14 @@ class MemoryJournal(Journal):
             expired = [tree.ids for tree in group_trees(self._heads.values()) if tree.is_expired(before)]
             unclaimed = [ids for ids in expired if not any(each in self._claims for each in ids)]
             return sum([self._delete(execution_id) for ids in unclaimed for execution_id in ids])
+
+    async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
+        """Replace the state of an account by what the change returns."""
+        return await self._accounts.update_account(key, change)
+
+    async def accounts(self) -> Sequence[tuple[AccountKey, AccountState]]:
+        """Return all accounts, ordered by their keys."""
+        return await self._accounts.accounts()
 
     async def aclose(self) -> None:
         """End the claims; the records remain as long as this object."""
