@@ -29,9 +29,9 @@ class AccountUpdate(Value):
 
 
 class CanKeepAccounts(ABC):
-    """Keeps accounts of money and tokens, for one process or for many; `SqliteJournal` and `PostgresJournal` do.
+    """Keeps accounts of money and tokens, for one process or for many. The journals of the package do.
 
-    An implementer keeps these laws:
+    An implementer keeps the laws 9 and 36, which `AccountKit` checks:
 
     - Updates of one account are serialized: each change receives what the previous one returned.
     - What an update returned is there for every later update and list, of any process that uses the store.

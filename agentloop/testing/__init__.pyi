@@ -1,3 +1,4 @@
+from agentloop.testing.account_kit import AccountKit as AccountKit
 from agentloop.testing.clocks import CountingIds as CountingIds
 from agentloop.testing.clocks import LoopClock as LoopClock
 from agentloop.testing.clocks import ManualClock as ManualClock

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,11 +16,12 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, ToolCallingDriver
 from agentloop.contracts import CanInfer, CanKeepAccounts
-from agentloop.durable import open_journal
+from agentloop.durable import MemoryJournal, PostgresJournal, SqliteJournal, open_journal
 from agentloop.errors import ConfigurationError
 from agentloop.events import BudgetShareUsed
 from agentloop.policies import AccountBalance, BudgetAccount, Price, PriceTable
-from agentloop.testing import LoopClock, run_in_virtual_time
+from agentloop.policies.budgets.memory_accounts import MemoryAccounts
+from agentloop.testing import AccountKit, LoopClock, run_in_virtual_time
 from agentloop.values import (
     AccountHold,
     AccountKey,
@@ -123,6 +127,34 @@ def test_sub_agents_use_the_account_of_their_caller_once(*, has_account: bool) -
     balance = asyncio.run(account.balance("ada"))
     assert balance.requests == 3
     assert balance.spent == Spending(3_000, 3 * 14 * 10**9)
+
+
+def test_two_objects_for_one_database_charge_a_request_once(tmp_path: Path) -> None:
+    """A caller and its sub-agent, each with a journal object of its own on one file, charge each request once, to one owner."""
+    journals = [SqliteJournal(tmp_path / "runs.db", synchronous="normal") for _ in range(2)]
+    accounts = [account_of(10.0, by=lambda state: state.context.system_prompt, store=journal) for journal in journals]
+    child = AgentLoop(ToolCallingDriver(TicketModel(seconds=0)), interceptors=[accounts[1]])
+    tools = [child.as_tool("helper", "Helps.")]
+    loop = AgentLoop(ToolCallingDriver(CallerModel()), tools=tools, interceptors=[accounts[0]], system_prompt="ada")
+
+    async def run() -> list[tuple[str, int, int]]:
+        assert (await loop.execute("go")).status.value == "completed"
+        found = await journals[0].accounts()
+        for journal in journals:
+            await journal.aclose()
+        return [(key.owner, state.requests, len(state.holds)) for key, state in found]
+
+    assert asyncio.run(run()) == [("ada", 3, 0)]
+
+
+def test_accounts_of_one_name_in_two_stores_are_two() -> None:
+    """A caller and its sub-agent whose accounts of one name are in different stores charge each store."""
+    accounts = [account_of(10.0), account_of(10.0)]
+    child = AgentLoop(ToolCallingDriver(TicketModel(seconds=0)), interceptors=[accounts[1]])
+    tools = [child.as_tool("helper", "Helps.")]
+    loop = AgentLoop(ToolCallingDriver(CallerModel()), tools=tools, interceptors=[accounts[0]])
+    asyncio.run(loop.execute("go"))
+    assert [asyncio.run(account.balance()).requests for account in accounts] == [3, 1]
 
 
 def test_days_and_tenants_have_sums_of_their_own() -> None:
@@ -261,6 +293,26 @@ async def test_stores_serialize_updates(db: str) -> None:
     finally:
         await first.aclose()
         await second.aclose()
+
+
+STORES: Mapping[str, Callable[[Path], CanKeepAccounts]] = {
+    "memory": lambda _: MemoryAccounts(),
+    "memory journal": lambda _: MemoryJournal(),
+    "sqlite": lambda path: SqliteJournal(path, synchronous="normal"),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_stores_keep_their_laws(name: str, tmp_path: Path) -> None:
+    """The stores of the package pass the kit of their contract."""
+    numbers = count()
+    AccountKit(lambda: STORES[name](tmp_path / f"{next(numbers)}.db"), examples=3).check_all()
+
+
+def test_postgres_keeps_the_laws_of_stores(postgres_url: str) -> None:
+    """A journal in PostgreSQL passes the kit; each store has a schema of its own."""
+    numbers = count()
+    AccountKit(lambda: PostgresJournal(postgres_url, schema=f"store_{next(numbers)}"), examples=3).check_all()
 
 
 # --- processes ----------------------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from agentloop.contracts import CanCompileMessages
 from agentloop.durable import MemoryJournal
 from agentloop.models import FallbackInference, get_mode
 from agentloop.policies import MemoryStore
+from agentloop.policies.budgets.memory_accounts import MemoryAccounts
 from agentloop.testing import (
     NOTATIONS,
+    AccountKit,
     CompilerKit,
     DriverKit,
     ExecutorKit,
@@ -61,6 +63,7 @@ def implementations() -> Iterator[tuple[str, Kit]]:
         yield f"mode: {name}", _mode_kit(name)
     yield "inference: fallback", InferenceKit(lambda model: FallbackInference([model, model]), examples=_EXAMPLES)
     yield "journal: memory", JournalKit(MemoryJournal, examples=_EXAMPLES)
+    yield "accounts: memory", AccountKit(MemoryAccounts, examples=_EXAMPLES)
     yield "store: memory", StoreKit(MemoryStore, examples=_EXAMPLES)
     yield "tool: function", ToolKit(lambda: add, [{"a": 1}, {"a": 2, "b": 3}], examples=2)
     yield "listener: function", ListenerKit(lambda: lambda _: None, examples=_EXAMPLES)

@@ -16,6 +16,7 @@ from agentloop.contracts import (
     CanAcceptExecutionScope,
     CanCompileMessages,
     CanInfer,
+    CanKeepAccounts,
     CanKeepState,
     CanUseMode,
     ExecutionScope,
@@ -23,13 +24,16 @@ from agentloop.contracts import (
     ToolContext,
 )
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
+from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate
 from agentloop.contracts.tool import CanDescribeResult, CanPresentResult
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolFailed
 from agentloop.models import get_mode
 from agentloop.policies import MemoryStore
+from agentloop.policies.budgets.memory_accounts import MemoryAccounts
 from agentloop.testing import (
     NOTATIONS,
+    AccountKit,
     CompilerKit,
     InferenceKit,
     ListenerKit,
@@ -48,6 +52,7 @@ from agentloop.values import (
     ToolResult,
     ToolSpec,
 )
+from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.epochs import Epoch
 from agentloop.values.json import freeze_object
 from agentloop.values.serialization import to_plain
@@ -535,6 +540,34 @@ def _store(law: int, store: Callable[[], CanKeepState]) -> Member:
     return Member(store, law, lambda examples: StoreKit(store, examples=examples))
 
 
+class KeepsOneSum(MemoryAccounts):
+    """Breaks law 9: all owners of an account share it."""
+
+    async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
+        return await super().update_account(evolve(key, owner=""), change)
+
+
+class ForgetsReservations(MemoryAccounts):
+    """Breaks law 36: a reservation is not stored."""
+
+    async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
+        return await super().update_account(key, lambda state: evolve(change(state), holds=()))
+
+
+class LosesChanges(MemoryAccounts):
+    """Breaks law 36: between reading and writing an account, others write it."""
+
+    async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
+        before = dict(await self.accounts()).get(key, AccountState())
+        await asyncio.sleep(0.0005)
+        after = (await super().update_account(key, lambda _: change(before))).after
+        return AccountUpdate(before, after)
+
+
+def _accounts(law: int, store: Callable[[], CanKeepAccounts]) -> Member:
+    return Member(store, law, lambda examples: AccountKit(store, examples=examples))
+
+
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
@@ -686,6 +719,9 @@ OTHERS: tuple[Member, ...] = (
     _store(36, ForgetsNothing),
     _store(36, EvictsNothing),
     _store(36, LosesUpdates),
+    _accounts(9, KeepsOneSum),
+    _accounts(36, ForgetsReservations),
+    _accounts(36, LosesChanges),
     _tool(3, SortsInPlace),
     _tool(9, KeepsItsCall),
     _tool(14, counts_on),
