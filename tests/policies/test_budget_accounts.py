@@ -321,7 +321,7 @@ PROCESS = """
 import asyncio, sys
 from agentloop import AgentLoop, ToolCallingDriver
 from agentloop.durable import open_journal
-from tests.policies.test_budget_accounts import TENANTS, TicketModel, account_of
+from tests.policies.test_budget_accounts import HOLD_SECONDS, TENANTS, TicketModel, account_of
 
 class HangingModel(TicketModel):
     async def infer(self, request):
@@ -333,7 +333,9 @@ class HangingModel(TicketModel):
 async def main():
     place, cost, first, count, is_victim = sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:])
     journal, model = open_journal(place), HangingModel(seconds=0) if is_victim else TicketModel(seconds=0)
-    account = account_of(cost, store=journal, by=lambda state: state.context.system_prompt)
+    account = account_of(
+        cost, store=journal, by=lambda state: state.context.system_prompt, hold_seconds=HOLD_SECONDS
+    )
     loop = AgentLoop(ToolCallingDriver(model), interceptors=[account])
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
@@ -349,7 +351,8 @@ asyncio.run(main())
 """
 TENANTS = ("red", "green", "blue", "black", "white")
 VICTIMS = 2
-RESERVED = 15_100_000_000  # at most, for one request: its few input tokens and 300 output tokens
+HOLD_SECONDS = 10.0  # what the killed processes had reserved is waited for as long
+RESERVED = 15_300_000_000  # at most, for one request: its few input tokens and 300 output tokens
 
 
 @pytest.mark.heavy

@@ -29,6 +29,7 @@ from agentloop.models.http_inference import HttpInference
 from agentloop.models.modes.react import ReActDriver
 from agentloop.models.presets import PRESETS
 from agentloop.policies.budgets.budget import Budget, TimeLimit
+from agentloop.policies.budgets.prices import published_prices
 from agentloop.policies.egress import EgressApproval
 from agentloop.service.cli import demo
 from agentloop.service.cli.attachments import compose_message, read_attachments, read_piped_text, read_stdin
@@ -38,6 +39,7 @@ from agentloop.service.cli.configuration import (
     configured_option,
     is_given,
     load_configuration,
+    save_setting,
 )
 from agentloop.service.cli.console import as_one_line, create_console
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, require_text
@@ -163,6 +165,25 @@ class RunLimits:
     max_tokens: int | None = None
     max_cost: float | None = None
 
+    def with_cost_asked(self, subject: Subject) -> RunLimits:
+        """Return limits with a maximum cost, for which a person at a terminal is asked before the first request that costs money.
+
+        The answer is kept in the configuration. A model that needs no key, or whose price is not published, asks for nothing.
+
+        Args:
+            subject: what is executed.
+
+        Raises:
+            InvalidUsage: the configuration cannot be written.
+        """
+        asks = self.max_cost is None and can_prompt() and load_configuration().values.get("ask_cost", True)
+        if not asks or not _costs_money(subject):
+            return self
+        answer = click.prompt(_COST_QUESTION, default="1.00", value_proc=_parse_cost, err=True)
+        key, value = ("ask_cost", False) if answer is None else ("max_cost", answer)
+        click.echo(f"{key} is set in {save_setting(key, value)}; --max-cost replaces it", err=True)
+        return evolve(self, max_cost=answer)
+
     def apply(self, loop: AgentLoop, model: str) -> AgentLoop:
         """Return a loop with these limits in addition to its own.
 
@@ -195,6 +216,28 @@ class RunLimits:
                 _check_number(self.max_cost, "--max-cost must be a number of dollars")
             interceptors.append(Budget(tokens=self.max_tokens, cost=self.max_cost, model=model))
         return interceptors
+
+
+_COST_QUESTION = "How many dollars may a run, or a turn of the chat, cost at most? A number, or none for no limit"
+
+
+def _parse_cost(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        cost = float(text.strip().removeprefix("$"))
+    except ValueError:
+        cost = 0.0
+    if not 0 < cost < inf:
+        raise click.UsageError(f"write a number of dollars above 0, such as 2.50, or none, not {text!r:.80}")
+    return cost
+
+
+def _costs_money(subject: Subject) -> bool:
+    prices = published_prices()
+    if prices is None or subject.provider not in PRESETS or not PRESETS[subject.provider].needs_key:
+        return False
+    return prices.price(subject.model_name) is not None
 
 
 def _check_number(value: float, rule: str) -> float:

@@ -449,7 +449,7 @@ def chat(
         approve, grants = approve or agent.default_approval, SessionGrants()
         subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
         journal_file = recording_journal(journal_file)
-        chat_agent = ChatAgent(subject, limits, grants, journal_file)
+        chat_agent = ChatAgent(subject, limits.with_cost_asked(subject), grants, journal_file)
         with Progress(create_console(stderr=True), live=not no_live) as progress:
             view = TurnView(out, progress)
             subject.loop.wiretap(view)

@@ -101,6 +101,7 @@ SETTINGS: Mapping[str, Setting] = {
     "timeout": Setting(float, "the maximum time, in seconds", _above_zero),
     "max_tokens": Setting(int, "the maximum number of tokens, input and output", _above_zero),
     "max_cost": Setting(float, "the maximum cost, in dollars", _above_zero),
+    "ask_cost": Setting(bool, "whether `run` and `chat` ask for the maximum cost if none is set"),
     "stream": Setting(bool, "whether `run` shows the model's text while it is generated"),
     "journal": Setting(str, "the journal in which `run` and `chat` record what they do", _check_path),
     "history": Setting(bool, "whether the chat keeps the history of its input"),
@@ -355,6 +356,19 @@ def _change_file(path: tuple[str, ...], value: object) -> Path:
         raise InvalidUsage(f"{file}: {error}") from error
     except OSError as error:
         raise InvalidUsage(f"{file} cannot be written: {error.strerror or error}") from error
+    return file
+
+
+def save_setting(key: str, value: object) -> Path:
+    """Set a key of the configuration file, also for the rest of this command; return the path of the file.
+
+    Raises:
+        InvalidUsage: the file has mistakes, or cannot be changed or written.
+    """
+    file = _change_file((key,), value)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.pop(_LOADED, None)
     return file
 
 

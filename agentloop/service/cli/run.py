@@ -212,7 +212,7 @@ def run(  # one parameter for each option
         )  # the recorded one is sent otherwise
         grants = SessionGrants()
         subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
-        loop = limits.apply(subject.loop, subject.model_name)
+        loop = limits.with_cost_asked(subject).apply(subject.loop, subject.model_name)
         if target is not None:
             loop = loop.replace(journal=open_journal(target.file, subject.secrets))
         grants.watch(loop)

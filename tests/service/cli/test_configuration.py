@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from agentloop.service.cli.configuration import SETTINGS, edit_toml
 from agentloop.service.cli.folders import config_folder, state_folder
 
 if TYPE_CHECKING:
-    from tests.service.cli.conftest import CommandLine, ModelServer
+    from tests.service.cli.conftest import CommandLine, ModelServer, TerminalCommandLine
 
 
 @pytest.fixture
@@ -290,3 +291,46 @@ def test_a_document_is_changed_line_by_line_or_not_at_all(
             edit_toml(text, path, value)
     else:
         assert edit_toml(text, path, value) == expected
+
+
+# --- the cost -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paid_run(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A run of a model that needs a key and has a published price."""
+    server.says("Hi.")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-a-test")
+    return ["run", "hi", "--base-url", server.base_url, "-m", "openai:gpt-5-mini"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "stored"), [("much\n-1\n$0.5\n", {"max_cost": 0.5}), ("none\n", {"ask_cost": False})]
+)
+def test_a_person_is_asked_once_for_the_cost_of_runs(
+    typed: str, stored: dict[str, object], at_terminal: TerminalCommandLine, paid_run: list[str], file: Path
+) -> None:
+    """Before the first request to a model with a price the person says a maximum or none, and is not asked again."""
+    first = at_terminal(*paid_run, typed=typed)
+    assert (first.code, first.out) == (0, "Hi.\n"), first.err
+    assert first.err.count("How many dollars") == typed.count("\n")
+    assert tomllib.loads(file.read_text()) == stored
+    second = at_terminal(*paid_run, typed="")
+    assert (second.code, "How many dollars" in second.err) == (0, False)
+
+
+def test_a_free_model_and_a_given_cost_ask_for_nothing(
+    at_terminal: TerminalCommandLine, paid_run: list[str], file: Path
+) -> None:
+    """A model that needs no key, and a run with --max-cost, ask for no maximum and change no file."""
+    for command in ([*paid_run[:-1], "ollama:gpt-5-mini"], [*paid_run, "--max-cost", "2"]):
+        result = at_terminal(*command, typed="")
+        assert (result.code, "How many dollars" in result.err) == (0, False), result.err
+    assert not file.exists()
+
+
+def test_the_cost_that_was_said_limits_the_run(at_terminal: TerminalCommandLine, paid_run: list[str]) -> None:
+    """The run of the question already has the maximum: a request that may cost more is not sent."""
+    result = at_terminal(*paid_run, typed="0.0000001\n")
+    assert result.code != 0
+    assert result.out == ""
