@@ -19,7 +19,6 @@ ROOT = Path(agentloop.__file__).parent
 ONE_CHILD: dict[str, str] = {
     "AgentStop": "a requested stop keeps an outcome, one by a time limit that interrupts an interceptor drops it",
     "CanKeepTokens": "the contract of stores of tokens; programs implement it over their own stores of secrets",
-    "CanLend": "the contract of limits that lend to sub-agents, which the kernel knows; budgets keep it",
     "CanSignRequests": "the contract of signers; services of third parties have signatures of their own",
     "CallPolicy": "how the layers of resilience treat a call; `ToolPolicy` adds how the executor runs it",
     "DriverSettings": "the parameters of a driver, which `for_model` passes on; `ModelOptions` adds those of the loop",
@@ -33,7 +32,6 @@ ONE_CHILD: dict[str, str] = {
     "ModelSettings": "what the driver of `for_model` is made with; `ModelOptions` adds the parts of the loop",
     "OAuthClientProvider": "what generation 1 of the MCP SDK lacks, below what both generations lack",
     "JournalConflict": "another writer has continued the execution; `ExecutionClaimed` says that it still does",
-    "Lease": "what a limit lends, as the kernel sees it; budgets keep accounts of it",
     "Ledger": "what toys of this process note; `FileLedger` is shared with those of another process",
     "MemoryJournal": "`CrashableJournal` is a journal for tests that loses what a crash would lose",
     "RareOptions": "the parts of a loop that signatures do not show; `LoopOptions` adds those that they do",

@@ -23,7 +23,6 @@ from agentloop.durable.changes import ChangeSignal
 from agentloop.durable.held_claims import HeldClaim, HeldClaims
 from agentloop.durable.journal import Journal, as_statuses
 from agentloop.durable.trees import check_deletable, group_trees
-from agentloop.policies.budgets.memory_accounts import MemoryAccounts
 from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
@@ -56,7 +55,7 @@ class MemoryJournal(Journal, CanKeepAccounts):
         self._finished: set[str] = set()
         self._change_counts: Counter[str] = Counter()
         self._changes = ChangeSignal()
-        self._accounts = MemoryAccounts()
+        self._accounts: dict[AccountKey, AccountState] = {}
         # Event loops in different threads may share a journal.
         self._lock = Lock()
 
@@ -189,11 +188,15 @@ class MemoryJournal(Journal, CanKeepAccounts):
 
     async def update_account(self, key: AccountKey, change: AccountChange) -> AccountUpdate:
         """Replace the state of an account by what the change returns."""
-        return await self._accounts.update_account(key, change)
+        with self._lock:
+            before = self._accounts.get(key, AccountState())
+            after = self._accounts[key] = change(before)
+        return AccountUpdate(before, after)
 
     async def accounts(self) -> Sequence[tuple[AccountKey, AccountState]]:
         """Return all accounts, ordered by their keys."""
-        return await self._accounts.accounts()
+        with self._lock:
+            return sorted(self._accounts.items(), key=lambda item: item[0].text)
 
     async def aclose(self) -> None:
         """End the claims; the records remain as long as this object."""

@@ -359,7 +359,7 @@ RESERVED = 15_300_000_000  # at most, for one request: its few input tokens and 
 @pytest.mark.parametrize("count", [25, 250])
 def test_processes_with_kills_keep_the_sums(count: int, db: str) -> None:
     """Eight processes, two killed while an answer is awaited, use the sums of five tenants: none is exceeded, all are used."""
-    cost = round(count * 8 / len(TENANTS) * TICKET * 0.8, 6)  # for four of five tickets
+    cost = round(count * 8 / len(TENANTS) * TICKET * 0.6, 6)  # for three of five tickets; the killed leave a quarter
     children = list[subprocess.Popen[str]]()
     try:
         for number in range(8):
