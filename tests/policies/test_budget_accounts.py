@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -361,15 +362,14 @@ def test_processes_with_kills_keep_the_sums(count: int, db: str) -> None:
     """Eight processes, two killed while an answer is awaited, use the sums of five tenants: none is exceeded, all are used."""
     cost = round(count * 8 / len(TENANTS) * TICKET * 0.6, 6)  # for three of five tickets; the killed leave a quarter
     children = list[subprocess.Popen[str]]()
-    try:
+    with ExitStack() as stack:
         for number in range(8):
             options = [db, str(cost), str(number * count), str(count), str(int(number < VICTIMS))]
             command = [sys.executable, "-c", PROCESS, *options]
-            children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            children.append(stack.enter_context(child))
+            stack.callback(child.kill)
         answers = _run_and_kill(children)
-    finally:
-        for child in children:
-            child.kill()
     balances = asyncio.run(_read_balances(db, cost))
     assert sum(balance.requests for balance in balances) == answers
     # What the killed processes had sent is paid, and nobody waits for it: it is reserved for nobody.
