@@ -1,3 +1,4 @@
+from agentloop.events.accounts import BudgetShareUsed as BudgetShareUsed
 from agentloop.events.bus import EventBus as EventBus
 from agentloop.events.execution import AgentExecutionCompleted as AgentExecutionCompleted
 from agentloop.events.execution import AgentExecutionFailed as AgentExecutionFailed
@@ -19,7 +20,6 @@ from agentloop.events.execution import InterceptorRan as InterceptorRan
 from agentloop.events.execution import MessageReceived as MessageReceived
 from agentloop.events.execution import StopSignalReceived as StopSignalReceived
 from agentloop.events.grammar import ProtocolMonitor as ProtocolMonitor
-from agentloop.events.inference import BudgetShareUsed as BudgetShareUsed
 from agentloop.events.inference import DecisionExtractionFailed as DecisionExtractionFailed
 from agentloop.events.inference import EagerCallsDiscarded as EagerCallsDiscarded
 from agentloop.events.inference import InferenceDelayed as InferenceDelayed

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from attrs import define, field
 
 from agentloop.errors import ContractViolation
+from agentloop.events.accounts import BudgetShareUsed
 from agentloop.events.execution import (
     AgentExecutionCompleted,
     AgentExecutionFailed,
@@ -36,7 +37,6 @@ from agentloop.events.execution import (
     StopSignalReceived,
 )
 from agentloop.events.inference import (
-    BudgetShareUsed,
     DecisionExtractionFailed,
     EagerCallsDiscarded,
     InferenceDelayed,

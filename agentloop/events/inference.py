@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from agentloop.values.accounts import AccountKey, SpendingLimit
 from agentloop.values.epochs import PrefixBreak
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice, Usage
@@ -67,21 +66,6 @@ class InferenceDelayed(Event):
     reason: str
     ahead: int = 0
     delay: float = 0.0
-
-
-@frozen(eq=False, repr=False)
-class BudgetShareUsed(Event):
-    """A `BudgetAccount` has reached 50, 80 or 100 % of its limit. Reported once per account and part, in the execution that reaches it.
-
-    Attributes:
-        key: the account: its name, its owner and its period.
-        percent: the part; 100 when a request did not fit any more, and was not sent.
-        remaining: what is left.
-    """
-
-    key: AccountKey
-    percent: int
-    remaining: SpendingLimit
 
 
 @frozen(eq=False, repr=False)

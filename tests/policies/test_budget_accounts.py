@@ -187,6 +187,18 @@ def test_an_account_by_tenant_refuses_nobody() -> None:
     assert model.answers == 0
 
 
+def test_a_loop_without_an_account_loads_nothing_of_it() -> None:
+    """An execution without an account loads no module of budgets, of their stores, or of their event."""
+    program = """
+import sys
+from agentloop import AgentLoop, ScriptedInference
+AgentLoop.for_model(ScriptedInference("Done.")).run_sync("Go.")
+print(*[name for name in sys.modules if "account" in name or "budget" in name])
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"cost": 1, "per": "week"}, {"cost": 1, "zone": "Mars/Crater"}, {"cost": 1, "by": "team"}]
 )

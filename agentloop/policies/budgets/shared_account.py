@@ -20,8 +20,8 @@ from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, 
 from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
+from agentloop.events.accounts import BudgetShareUsed
 from agentloop.events.bus import emit
-from agentloop.events.inference import BudgetShareUsed
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.lending import CanLend, Lease, current_lenders, set_current_lender
 from agentloop.interception.stops import LIMIT_PRIORITY
