@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import define, field
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_masking
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.durable import bodies
@@ -18,7 +20,7 @@ from agentloop.durable.fork_effects import ForkEffects
 from agentloop.durable.held_claims import loss_of, release_quietly
 from agentloop.durable.record_writer import RecordWriter, create_head
 from agentloop.durable.redaction import mask_text, refuse_masked_call
-from agentloop.errors import ClaimLost, JournalConflict, UnknownExecution
+from agentloop.errors import ClaimLost, ForeignCancellation, JournalConflict, UnknownExecution
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
@@ -42,6 +44,17 @@ from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import ToolExecution
+
+
+@contextmanager
+def named_cancellation(journal: CanJournal) -> Iterator[None]:
+    """Name the journal where it raises a cancellation that nobody asked for: the caller's task goes on."""
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        if is_task_cancelled():
+            raise
+        raise ForeignCancellation(f"the journal {type(journal).__name__}", cancelled) from cancelled
 
 
 @define(eq=False)
@@ -131,13 +144,14 @@ class ExecutionRecorder(ExecutionLog):
     ) -> ExecutionRecorder:
         """Claim an execution, which may not exist yet, and read it if it does; see `reopen`."""
         recorder = cls(journal, in_doubt, clock, answers=answers, outer_claims=outer_claims)
-        recorder._hold(await journal.claim(execution_id))
-        try:
-            if await recorder._read(execution_id):
-                recorder._measure_downtime()
-        except BaseException:
-            await recorder.aclose()
-            raise
+        with named_cancellation(journal):
+            recorder._hold(await journal.claim(execution_id))
+            try:
+                if await recorder._read(execution_id):
+                    recorder._measure_downtime()
+            except BaseException:
+                await recorder.aclose()
+                raise
         return recorder
 
     @property
@@ -195,10 +209,11 @@ class ExecutionRecorder(ExecutionLog):
                 journal.
         """
         if self._claim is None:
-            self._hold(await self.journal.claim(state.execution_id))
-            # The state may be one that a caller kept: then the journal has its records.
-            if await self._read(state.execution_id):
-                state = self._newest(state)
+            with named_cancellation(self.journal):
+                self._hold(await self.journal.claim(state.execution_id))
+                # The state may be one that a caller kept: then the journal has its records.
+                if await self._read(state.execution_id):
+                    state = self._newest(state)
         if self._writer is None:
             self._record_start(state)
         else:

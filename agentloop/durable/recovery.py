@@ -12,7 +12,7 @@ from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_ma
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.durable.fold import state_at
-from agentloop.durable.recorder import ExecutionRecorder
+from agentloop.durable.recorder import ExecutionRecorder, named_cancellation
 from agentloop.durable.trees import list_below
 from agentloop.errors import DecisionError, JournalConflict, UnknownExecution
 from agentloop.events.bus import emit_at_step
@@ -127,10 +127,11 @@ async def open_or_reopen(
         JournalConflict: another writer drives the execution.
         JournalCorrupt: its records are damaged.
     """
-    head = await journal.head(execution_id)
-    if head is not None and head.status is not ExecutionStatus.IN_PROGRESS:
-        # Read without a claim, so that any number of callers can ask for the result at the same time.
-        return await state_at(journal, execution_id), None
+    with named_cancellation(journal):
+        head = await journal.head(execution_id)
+        if head is not None and head.status is not ExecutionStatus.IN_PROGRESS:
+            # Read without a claim, so that any number of callers can ask for the result at the same time.
+            return await state_at(journal, execution_id), None
     log = await ExecutionRecorder.open(
         journal, execution_id, in_doubt, clock, answers=answers, outer_claims=outer_claims
     )

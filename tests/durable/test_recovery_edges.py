@@ -19,7 +19,7 @@ from agentloop.contracts.tools import Tools
 from agentloop.durable import MemoryJournal, SqliteJournal
 from agentloop.durable.fold import fold_records
 from agentloop.durable.recovery import fail_execution, stop_execution
-from agentloop.errors import InboxClosed, JournalConflict, TooManyRecoveries
+from agentloop.errors import ForeignCancellation, InboxClosed, JournalConflict, TooManyRecoveries
 from agentloop.events import (
     AgentExecutionFailed,
     AgentExecutionStarted,
@@ -45,9 +45,11 @@ from agentloop.loop import handed_over_by
 from agentloop.testing import CrashableJournal, Ledger, toy_tools
 from agentloop.values import (
     Effect,
+    ExecutionHead,
     ExecutionStatus,
     InferenceRequest,
     InferenceResponse,
+    JournalRecord,
     RecordKind,
     Text,
     ToolStatus,
@@ -436,3 +438,51 @@ async def test_an_execution_whose_parts_cannot_be_bound_is_released(
         resumption = [RecordKind.DECISION_USED, RecordKind.EXECUTION_RESUMED]
         assert (await records())[len(before) :][:2] == resumption
     await journal.aclose()
+
+
+class CancellingJournal(MemoryJournal):
+    """Raises, once armed, what a driver of a database does whose own task was cancelled."""
+
+    method = ""
+
+    async def _cancel(self, method: str) -> None:
+        if self.method == method:
+            self.method = ""
+            raise asyncio.CancelledError
+
+    async def claim(self, execution_id: str) -> Claim:
+        await self._cancel("claim")
+        return await super().claim(execution_id)
+
+    async def head(self, execution_id: str) -> ExecutionHead | None:
+        await self._cancel("head")
+        return await super().head(execution_id)
+
+    async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
+        await self._cancel("read")
+        return await super().read(execution_id, after=after)
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    # A new execution has no records to read.
+    [(how, m) for how in CONTINUATIONS for m in ("claim", "head", "read") if (how, m) != ("get_or_start_anew", "read")],
+)
+async def test_a_cancellation_inside_of_a_journal_is_an_error(how: str, method: str) -> None:
+    """The caller, whom nobody cancelled, gets an error that names the journal, and can continue the execution."""
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    journal = CancellingJournal()
+    guards = [RequireApproval()] if "resume" in how else []
+    loop = AgentLoop(ToolCallingDriver(Model([("pay", {})], "done")), [pay], interceptors=guards, journal=journal)
+    async with aclosing(loop.iterate("go", execution_id="run")) as states:
+        state = await anext(states)
+        state = await anext(states) if guards else state
+    journal.method = method
+    with pytest.raises(ForeignCancellation, match="the journal CancellingJournal awaited something"):
+        await CONTINUATIONS[how](loop, state)
+    assert (await CONTINUATIONS[how](loop, state)).final_text == "done"
