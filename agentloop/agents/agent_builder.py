@@ -195,6 +195,7 @@ class _AgentBuilder:
         try:
             loop = self.create_loop(
                 **{
+                    "name": agent.name,
                     "driver": _driver(agent, inference, options),
                     "tools": tools,
                     "interceptors": interceptors,

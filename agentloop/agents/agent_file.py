@@ -16,6 +16,7 @@ from agentloop.compilers.window import SlidingWindow, TokenWindow
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.drivers.tool_calling import MODE_NAMES
 from agentloop.errors import ConfigurationError, ToolDefinitionError
+from agentloop.loop.parameters import as_name
 from agentloop.models.config import LLMConfig
 from agentloop.policies.budgets.budget import Budget
 from agentloop.toolkits.descriptor import Descriptor, DescriptorReader, is_egress
@@ -176,7 +177,7 @@ MCP: Mapping[str, Check] = {
 """The keys of a server in `mcp`."""
 
 AGENT: Mapping[str, Check] = {
-    "name": _TEXT,
+    "name": _accepted_by(as_name, "name", _TEXT),
     "description": _TEXT,
     "model": _is_model,
     "base_url": lambda value: _TEXT(value) or _accepted_by(_any_model, "base_url")(value),

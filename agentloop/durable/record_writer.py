@@ -220,6 +220,7 @@ def create_head(state: AgentState, at: datetime, journal: CanJournal) -> Executi
         input=mask_text(_input_of(state), journal)[:_INPUT_LENGTH],
         started_at=at,
         updated_at=at,
+        agent_name=state.agent_name,
     )
 
 

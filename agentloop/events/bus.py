@@ -214,7 +214,8 @@ class ExecutionBus(CanHandleEvents, CanCarryContext):
         """Return the head of the event that was counted last."""
         number = state.step_count + 1 if step_number is None else step_number
         now = self._bus.clock.now()
-        return EventHead(state.agent_id, state.execution_id, state.parent_agent_id, number, self._count, now)
+        ids = (state.agent_id, state.execution_id, state.parent_agent_id)
+        return EventHead(*ids, number, self._count, now, state.agent_name)
 
     async def emit(self, event: Event) -> None:
         """Deliver an event; when this returns, every listener has handled it."""

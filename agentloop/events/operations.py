@@ -10,7 +10,7 @@ from types import TracebackType
 
 from agentloop.contracts.can_handle_events import CanHandleEvents, CanProvideContext
 from agentloop.values.event import Operation, OperationKind
-from agentloop.values.state import AgentState
+from agentloop.values.state import AGENT_NAME, AgentState
 from agentloop.values.tool_calls import ToolCall
 
 QUEUE_SECONDS: ContextVar[float | None] = ContextVar("agentloop_queue_seconds", default=None)
@@ -31,7 +31,7 @@ class EnteredOperation:
         call: the tool call; None for anything else.
     """
 
-    __slots__ = ("_call", "_ids", "_key", "_kind", "_managers", "_providers", "_step_number", "_token")
+    __slots__ = ("_call", "_ids", "_key", "_kind", "_managers", "_name", "_providers", "_step_number", "_token")
 
     # Not an attrs class, and no `Operation` before somebody asks: this runs three times per turn, watched or not.
     def __init__(
@@ -49,6 +49,7 @@ class EnteredOperation:
         # Not the state itself, which would live as long as the tasks that are started in the operation.
         execution = state.execution
         self._ids = (state.agent_id, "" if execution is None else execution.id, state.parent_agent_id)
+        self._name = state.extensions.get(AGENT_NAME)
         self._step_number = step_number
         self._key = key
         self._call = call
@@ -58,8 +59,8 @@ class EnteredOperation:
     @property
     def operation(self) -> Operation:
         """The operation as a value."""
-        agent_id, execution_id, parent = self._ids
-        return Operation(self._kind, agent_id, execution_id, parent, self._step_number, self._key, self._call)
+        name = "" if self._name is None else str(self._name)
+        return Operation(self._kind, *self._ids, self._step_number, self._key, self._call, name)
 
     def __enter__(self) -> None:
         self._token = _CURRENT.set(self)

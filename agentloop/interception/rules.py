@@ -24,6 +24,7 @@ from agentloop.values.batches import parse_key
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.policies import CallPolicy
+from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ToolSpec
 from agentloop.values.value import instance_of
 
@@ -45,7 +46,7 @@ class Rule:
 
     Attributes:
         tool: the tool's name, or a pattern such as `read_*`.
-        caller: the id of the calling agent, or a pattern.
+        caller: the name of the calling agent, as in `AgentLoop(name=…)`, or its id; or a pattern for either.
         when: a plain or async predicate; its argument has the call, its arguments, the state and the dependencies.
         reason: a text for the model if the rule denies, or for a person if it requires approval.
         ensemble: the name of the group that the tool belongs to, or a pattern; a tool without a group has the empty name.
@@ -75,7 +76,7 @@ class Rule:
         # The predicate is last, so that it is not called for arguments of another tool.
         return (
             fnmatchcase(point.call.name, self.tool)
-            and fnmatchcase(point.state.agent_id, self.caller)
+            and (self.caller == "*" or self._is_from(point.state))
             and fnmatchcase(point.ensemble, self.ensemble)
             and self.effect in {None, point.tool.effect}
             and self.egress in {None, bool(point.tool.egress)}
@@ -93,6 +94,9 @@ class Rule:
         )
         depends = self.when is not None or self.caller != "*" or bool(self.metadata)
         return False if not is_about else None if depends else True
+
+    def _is_from(self, caller: AgentState) -> bool:
+        return fnmatchcase(caller.agent_id, self.caller) or fnmatchcase(caller.agent_name, self.caller)
 
     async def _holds(self, predicate: Predicate, point: BeforeToolUse) -> bool:
         verdict: object = predicate(point)

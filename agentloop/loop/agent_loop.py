@@ -35,7 +35,7 @@ from agentloop.loop.dependencies import check_dependencies, dependencies_of
 from agentloop.loop.doors import agent_files, answer_checks, exits, journaling
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
-from agentloop.loop.inbox import Inbox, Inboxes
+from agentloop.loop.inbox import Inbox
 from agentloop.loop.parameters import require
 from agentloop.loop.parts import (
     CompiledParts,
@@ -50,7 +50,7 @@ from agentloop.loop.parts import (
     select_options,
     shows,
 )
-from agentloop.loop.resources import OpenResources, hold_groups
+from agentloop.loop.resources import SharedParts, hold_groups
 from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
 from agentloop.loop.tool_names import check_tool_names, noted_references
 from agentloop.loop.tool_policies import declared_policies
@@ -124,20 +124,21 @@ class AgentLoop(Summarized, Generic[Output_co]):
     clock: Clock = field(factory=SystemClock, converter=checks.as_clock, repr=False)
     ids: IdSource = field(factory=RandomIds, converter=checks.as_ids, repr=False)
     dependencies: Any = field(default=None, repr=False)
+    name: str = field(default="", converter=checks.as_name)
 
     def __repr__(self) -> str:
         return bounded_repr(self)
 
     # Not parameters: `_copy` hands them on to the copies that share them.
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
-    _open_resources: OpenResources = field(factory=OpenResources, init=False, repr=False)
-    _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
+    _shared: SharedParts = field(factory=SharedParts, init=False, repr=False)
     _compiled: CompiledParts = field(init=False, repr=False)
 
     def _summary(self) -> Mapping[str, str]:
         tools, output, inference = self.tools.by_name, self.output_type, getattr(self.driver, "inference", None)
         model = inference.model_name if isinstance(inference, CanNameModel) else ""
         return {
+            "name": self.name,
             "driver": type(self.driver).__name__,
             "model": model or ("" if inference is None else repr(inference)),
             "tools": ", ".join(tools),
@@ -464,6 +465,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
         # Not strict about writes: the loop was checked, and its caller may limit it by the same means as the loop itself.
         limited = self._copy(
+            name=self.name or require("the name of an agent's tool", name, str, "a text"),
             interceptors=(*self.interceptors, *limits_on_tools(self.tools, tools_allowed, tools_denied)),
             strict_writes=False,
         )
@@ -483,7 +485,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     def inbox(self, execution_id: str) -> Inbox:
         """Return the inbox of an execution, before it begins or while it runs: `loop.inbox(id).send("…")`."""
-        return Inbox(require("an execution id", execution_id, str, "a text"), self._inboxes)
+        return Inbox(require("an execution id", execution_id, str, "a text"), self._shared.inboxes)
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
         """Call the listener, plain or async, with every event of this loop and its changed copies."""
@@ -496,24 +498,24 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     async def __aenter__(self) -> Self:
         self._check_names()
-        resources = self._open_resources.enter()
+        resources = self._shared.resources.enter()
         if self.tools.groups:
             try:
                 with apply_bounds(self.bounds):
                     await hold_groups(self.tools.groups, resources)
             except BaseException:  # Python calls no __aexit__ after a failed __aenter__
-                await self._open_resources.leave()
+                await self._shared.resources.leave()
                 raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._open_resources.leave()
+        await self._shared.resources.leave()
 
     async def aclose(self) -> None:
         """Close what this loop and its changed copies hold open in the running event loop."""
-        await self._open_resources.close()
+        await self._shared.resources.close()
 
     # --- changed copies -----------------------------------------------------------------------------------------
 
@@ -556,7 +558,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     def _copy(self, **changes: Any) -> Self:
         copy: Self = evolve(cast("Any", self), **changes)
-        for name in ("_parent_scope", "_open_resources", "_inboxes"):
+        for name in ("_parent_scope", "_shared"):
             object.__setattr__(copy, name, getattr(self, name))
         return copy
 
@@ -594,6 +596,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         from agentloop.loop.unasked import format_unasked, unasked_tools
 
         lines = [
+            *([f"name      {self.name}"] if self.name else []),
             f"driver    {self.driver!r}",
             f"tools     {', '.join(self.tools.names) or 'none'}",
             *[f"          {line}" for line in format_unasked(unasked_tools(self))],
@@ -692,7 +695,14 @@ class AgentLoop(Summarized, Generic[Output_co]):
         records = recording_of(log)
         try:
             return Run.of(
-                self, state, scope, self.events, self._inboxes, resumed=resumed, at_start=at_start, recording=records
+                self,
+                state,
+                scope,
+                self.events,
+                self._shared.inboxes,
+                resumed=resumed,
+                at_start=at_start,
+                recording=records,
             )
         except BaseException:
             await local.aclose()
@@ -712,8 +722,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
             ids=self.ids,
             dependencies=dependencies,
             local_resources=local,
-            shared_resources=self._open_resources.current() or (local if parent is None else parent.shared_resources),
-            kept_resources=self._open_resources.kept() if parent is None else parent.kept_resources,
+            shared_resources=self._shared.resources.current() or (local if parent is None else parent.shared_resources),
+            kept_resources=self._shared.resources.kept() if parent is None else parent.kept_resources,
             depth=0 if parent is None else parent.depth + 1,
             inference_count=inferences - others,
             other_inference_count=others,

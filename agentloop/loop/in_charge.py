@@ -32,7 +32,7 @@ from agentloop.loop.tool_names import check_discovered_names, noted_references
 from agentloop.loop.tool_policies import layers_after_handoff
 from agentloop.values.batches import settled_calls
 from agentloop.values.reprs import ShownByField
-from agentloop.values.state import AgentState, initial_prompt, render_system_prompt
+from agentloop.values.state import AgentState, initial_prompt, render_system_prompt, with_agent_name
 from agentloop.values.steps import AgentStep
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
@@ -50,6 +50,7 @@ def begin_execution(root: LoopParts, state: AgentState) -> AgentState:
     if loop is root:
         form = root.output_form
         state = state.with_output_type_format(None if form is None else form.response_format)
+    state = with_agent_name(state, loop.name or handed_over_by(state))
     if not isinstance(loop.system_prompt, str):
         state = state.with_system_prompt(render_system_prompt(loop.system_prompt, state))
     return state
@@ -216,7 +217,8 @@ def _with_handoff(root: LoopParts, state: AgentState, target: LoopParts, name: s
     state = _with_response_format_of(
         target, state.with_system_prompt(render_system_prompt(target.system_prompt, state))
     )
-    return state.with_extension(OWNER, extension)
+    # A loop without a name has the name of the tool that leads to it, as an agent that serves a call has.
+    return with_agent_name(state.with_extension(OWNER, extension), target.name or (path[-1] if path else ""))
 
 
 def _with_response_format_of(loop: LoopParts, state: AgentState) -> AgentState:

@@ -29,6 +29,10 @@ from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
 from agentloop.values.state import SystemPrompt
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
+from agentloop.values.visible_text import escape_invisible
+
+_MAX_NAME = 255
+"""The most characters of the name of an agent: as many as the name of a file can have, after which an agent in a file is named."""
 
 T = TypeVar("T")
 Option = TypeVar("Option", bound=StrEnum)
@@ -226,6 +230,17 @@ def as_output_type(output_type: Any) -> Any:
             "it out for text"
         )
     return output_type
+
+
+def as_name(name: object) -> str:
+    """Return the name of an agent: a line of visible text of up to 255 characters; empty for none."""
+    checked = require("the name of an agent", name, str, "a text")
+    is_line = not {"\n", "\t"}.intersection(checked) and checked == escape_invisible(checked.strip())
+    if not is_line or len(checked) > _MAX_NAME:
+        raise InvalidParameter(
+            f"the name of an agent is a line of visible text of up to {_MAX_NAME} characters, without spaces around it, not {name!r:.100}"
+        )
+    return checked
 
 
 def as_journal(journal: object) -> CanJournal | None:

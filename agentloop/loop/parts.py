@@ -74,8 +74,10 @@ class LoopOptions(RareOptions, total=False):
         bounds: bounds on the work that models, tools and servers can cause.
         clock: the source of times; a `SystemClock` by default.
         ids: the source of ids; `RandomIds` by default.
+        name: the name of the agent, by which people, logs, traces and the rules of permissions know its executions; none by default.
     """
 
+    name: str
     system_prompt: SystemPrompt
     interceptors: Iterable[CanIntercept]
     max_steps: int | None
@@ -255,6 +257,10 @@ class LoopParts(Protocol):
     `AgentLoop` has them. A run, its handoffs and the binding of its parts see a loop through this view only, so that
     `agent_loop` can import them and not the other way around.
     """
+
+    @property
+    def name(self) -> str:
+        """The name of the agent; empty without one."""
 
     @property
     def driver(self) -> CanUseTools:

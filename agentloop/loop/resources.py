@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Iterable
 from functools import partial
 from weakref import WeakKeyDictionary
 
+from attrs import field, frozen
+
 from agentloop.contracts.execution_scope import Resources
 from agentloop.contracts.tool import CanDiscoverTools, ToolGroup
 from agentloop.contracts.tools import Tools
+from agentloop.loop.inbox import Inboxes
 
 
 class OpenResources:
@@ -65,6 +68,19 @@ class OpenResources:
     def current(self) -> Resources | None:
         """Return the resources of the running event loop; None if the loop is not entered there."""
         return self._resources.get(asyncio.get_running_loop())
+
+
+@frozen
+class SharedParts:
+    """What a loop shares with its changed copies.
+
+    Attributes:
+        resources: the connections and tool groups that are open.
+        inboxes: the messages for executions.
+    """
+
+    resources: OpenResources = field(factory=OpenResources)
+    inboxes: Inboxes = field(factory=Inboxes)
 
 
 async def hold_groups(groups: Iterable[ToolGroup], resources: Resources) -> None:

@@ -24,7 +24,7 @@ Sink: TypeAlias = Callable[[Mapping[str, Any]], object] | str | Path | TextIO
 
 
 class AuditLog(Interceptor, CanTellControls):
-    """Writes a line per settled call: time, caller, tool, arguments, outcome, duration_ms, success.
+    """Writes a line per settled call: time, name and id of the calling agent, tool, arguments, outcome, duration_ms, success.
 
     By default it is outside of other interceptors, so a line has what the model and the state get. A line that cannot be
     written fails the execution: no call goes unaudited.
@@ -68,6 +68,7 @@ class AuditLog(Interceptor, CanTellControls):
         written = self._write(
             {
                 "time": execution.ended_at.isoformat(),
+                **({"agent": point.state.agent_name} if point.state.agent_name else {}),
                 "caller": point.state.agent_id,
                 "execution": point.state.execution_id,
                 "key": execution.key,

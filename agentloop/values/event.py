@@ -24,6 +24,7 @@ class EventHead(Value):
         sequence: the 1-based position among the events of this run of the execution. Unobserved events are counted too, so
             a gap means an event without listeners.
         time: the time by the clock of the event bus.
+        agent_name: the name of the agent, as in `AgentLoop(name=…)`; empty without one.
     """
 
     agent_id: str
@@ -32,6 +33,7 @@ class EventHead(Value):
     step_number: int
     sequence: int
     time: datetime
+    agent_name: str = ""
 
 
 @frozen(eq=False, repr=False)
@@ -52,6 +54,11 @@ class Event(Value):
     def agent_id(self) -> str:
         """The agent."""
         return self.head.agent_id
+
+    @property
+    def agent_name(self) -> str:
+        """The name of the agent; empty without one."""
+        return self.head.agent_name
 
     @property
     def execution_id(self) -> str:
@@ -100,6 +107,7 @@ class Operation(Value):
         step_number: the 1-based step; 0 before the first.
         key: the idempotency key of the tool call; empty for anything else.
         call: the tool call; None for anything else.
+        agent_name: the name of the agent; empty without one.
     """
 
     kind: OperationKind
@@ -109,3 +117,4 @@ class Operation(Value):
     step_number: int
     key: str = ""
     call: ToolCall | None = None
+    agent_name: str = ""

@@ -225,6 +225,7 @@ class ExecutionHead(Value):
         forked_from: the execution from which it was forked; empty for others.
         started_at: when it started.
         updated_at: when the last record was written.
+        agent_name: the name of its agent when it started; empty without one.
     """
 
     execution_id: str
@@ -239,6 +240,7 @@ class ExecutionHead(Value):
     forked_from: str = ""
     started_at: datetime
     updated_at: datetime
+    agent_name: str = ""
 
     @property
     def cursor(self) -> str:

@@ -102,6 +102,8 @@ _UNFINISHED: Final = "agentloop.unfinished"
 """The owner of the ids of unfinished executions among the extensions of a state."""
 _OUTPUT_TYPE: Final = "agentloop.output_type"
 """The extension of a state whose response format is that of the output type of a loop."""
+AGENT_NAME: Final = "agentloop.agent_name"
+"""The extension of a state that holds the name of the loop that the conversation is with, if that loop has a name."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -166,6 +168,11 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         return self.context.messages
 
     @property
+    def agent_name(self) -> str:
+        """The name of the loop that the conversation is with, as the current execution began or by a handoff since; empty without one."""
+        return str(self.extensions.get(AGENT_NAME, ""))
+
+    @property
     def status(self) -> ExecutionStatus:
         """The status of the current execution; `pending` before the first."""
         return self.execution.status if self.execution is not None else ExecutionStatus.PENDING
@@ -220,19 +227,8 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         """
         output = self._output
         if output is _NO_OUTPUT:
-            output = self._read_output()
+            output = _read_output(self)
         return output  # type: ignore[no-any-return]  # the loop has checked that it has the type
-
-    def _read_output(self) -> Any:
-        text = self.final_text
-        if text is None:
-            raise NoOutput(self) from (ExecutionFailed(self) if self.status is ExecutionStatus.FAILED else None)
-        if self.context.response_format is None:
-            return text
-        try:
-            return freeze(extract_json(text))
-        except ValueError as error:  # an answer that was cut off has stopped the execution
-            raise NoOutput(self) from error
 
     @property
     def inference_count(self) -> int:
@@ -304,6 +300,7 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         execution, answer, messages = self.execution, self.final_response, self.messages
         asked = [message.text for message in messages if message.role == "user"]
         return {
+            "name": self.agent_name,
             "agent": self.agent_id,
             "status": self.status.value if execution is None else f"{self.status.value}{_format_reason(execution)}",
             "work": "" if execution is None else _format_work(execution),
@@ -482,6 +479,23 @@ class AgentState(Value, Summarized, Generic[Output_co]):
 
 
 _copy_with_progress = copier(AgentState, "context", "execution", "updated_at")
+
+
+def _read_output(state: AgentState) -> Any:
+    text = state.final_text
+    if text is None:
+        raise NoOutput(state) from (ExecutionFailed(state) if state.status is ExecutionStatus.FAILED else None)
+    if state.context.response_format is None:
+        return text
+    try:
+        return freeze(extract_json(text))
+    except ValueError as error:  # an answer that was cut off has stopped the execution
+        raise NoOutput(state) from error
+
+
+def with_agent_name(state: AgentState, name: str) -> AgentState:
+    """Return the state with the name of the loop that the conversation is with; empty for a loop without a name."""
+    return state if state.agent_name == name else state.with_extension(AGENT_NAME, name or None)
 
 
 def find_discontinuity(before: AgentState, after: AgentState) -> str:

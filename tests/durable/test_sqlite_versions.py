@@ -75,6 +75,21 @@ async def test_a_file_of_an_earlier_version_is_upgraded_after_a_backup(
     assert not [name for name in names_in(tmp_path) if "unfinished" in name]
 
 
+async def test_a_file_of_an_earlier_version_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads of a time before agents had names are read without one, their seals hold, and the file stays as it is."""
+    path = copy_former(tmp_path)
+    before = path.read_bytes()
+    monkeypatch.setattr("agentloop.durable.sqlite.schema.os.access", lambda _path, mode: mode != os.W_OK)
+    async with aclosing(SqliteJournal(path)) as journal:
+        heads = await journal.list()
+        assert [await journal.head(head.execution_id) for head in heads] == list(heads)
+        assert {head.agent_name for head in heads} == {""}
+        assert await journal.verify() == ()
+    assert path.read_bytes() == before
+
+
 async def test_a_file_is_upgraded_once(tmp_path: Path) -> None:
     """Several journals that open a file of an earlier version at once upgrade it once, and all can use it."""
     path = copy_former(tmp_path)

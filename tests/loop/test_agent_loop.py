@@ -796,10 +796,10 @@ async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
         assert entered is loop
         async with loop:
             await loop.execute("go")
-        assert loop._open_resources.current() is not None
+        assert loop._shared.resources.current() is not None
         await loop.replace(max_steps=3).execute("go")
         assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
-    assert loop._open_resources.current() is None
+    assert loop._shared.resources.current() is None
     await loop.aclose()
 
 

@@ -369,4 +369,4 @@ def test_an_unused_inbox_has_no_entries() -> None:
     loop = scripted("done")
     loop.inbox("run")
     loop.execute_sync("go", execution_id="run")
-    assert not loop._inboxes.waiting
+    assert not loop._shared.inboxes.waiting

@@ -42,6 +42,7 @@ def long_trace(steps: int) -> Trace:
         "id": "long",
         "sequence": steps * 7,
         "agent_id": "agent_1",
+        "agent_name": "",
         "parent_agent_id": None,
         "number": 1,
         "caller": None,

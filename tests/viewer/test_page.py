@@ -323,6 +323,15 @@ def test_the_title_of_the_page_names_the_agent_and_its_question(show: Show, orde
     assert title.endswith(": Order a lamp for me, please. (completed)")
 
 
+def test_the_name_of_an_agent_is_the_title(show: Show, order: Trace) -> None:
+    """The title of the tab, the heading and the first row have the name; the id stays among the facts."""
+    page = show(with_execution(order, agent_name="support desk"))
+    assert page.evaluate("document.title") == "support desk: Order a lamp for me, please. (completed)"
+    assert page.evaluate("document.querySelector('.head h1').innerText") == rows(page)[0] == "support desk"
+    select(page, "support desk")
+    assert {"support desk", order["executions"][0]["agent_id"]} <= set(page.texts(".detail dd"))
+
+
 def test_rows_of_calls_show_what_they_led_to(show: Show, order: Trace) -> None:
     """A row of a call has its arguments, and behind them its result or its error."""
     page = show(order)

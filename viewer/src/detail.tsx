@@ -160,6 +160,7 @@ function ExecutionContent({ node, server, tree, onSelect }: DetailProps): JSX.El
       <Facts
         facts={[
           ["Id", execution.id],
+          ["Name", execution.agent_name],
           ["Agent", execution.agent_id],
           ["Turn", execution.number > 1 ? whole(execution.number) : ""],
           ["Steps", whole(execution.steps.length)],

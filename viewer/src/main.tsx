@@ -163,7 +163,7 @@ function ExecutionList({ server, problem, onProblem }: ListProps): JSX.Element {
             <a href={`/trace/${execution.id.split("/").map(encodeURIComponent).join("/")}`}>
               <span class={`badge status-${execution.status}`}>{execution.status.replaceAll("_", " ")}</span>
               <b>{firstLine(execution.input, 100) || execution.id}</b>
-              <span class="muted"><Inline value={execution.id} /> · {count(execution.step_count, "step")} · {clock(Date.parse(execution.updated_at))}</span>
+              <span class="muted">{execution.agent_name === "" ? null : <><Inline value={execution.agent_name} /> · </>}<Inline value={execution.id} /> · {count(execution.step_count, "step")} · {clock(Date.parse(execution.updated_at))}</span>
             </a>
           </li>
         ))}

@@ -428,10 +428,9 @@ const MARK_WORDS: Readonly<Record<TraceMark["kind"], string>> = {
 
 /** Return a name for the agent of an execution. */
 export function agentName(execution: TraceExecution): string {
-  const name = (execution.loop as { [name: string]: Json } | null)?.["name"];
-  const shown = typeof name === "string" && name !== "" ? name : execution.agent_id;
+  if (execution.agent_name !== "") return firstLine(execution.agent_name, 60);
   // Ids that nobody has chosen are recognized by their beginning.
-  return firstLine(shown.replace(/\b([0-9a-f]{8})[0-9a-f]{16,}\b|_([0-9a-f]{8})[0-9a-f]{16,}/g, (_, bare, joined) => (joined === undefined ? bare : `_${joined}`)), 60);
+  return firstLine(execution.agent_id.replace(/\b([0-9a-f]{8})[0-9a-f]{16,}\b|_([0-9a-f]{8})[0-9a-f]{16,}/g, (_, bare, joined) => (joined === undefined ? bare : `_${joined}`)), 60);
 }
 
 function stepKind(step: TraceStep): string {

@@ -11,6 +11,7 @@ const LONGEST_RETRY_MS = 15_000;
 export interface ListedExecution {
   readonly id: string;
   readonly agent_id: string;
+  readonly agent_name: string;
   readonly status: string;
   readonly step_count: number;
   readonly input: string;

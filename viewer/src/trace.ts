@@ -33,7 +33,7 @@ export interface TracePage {
  * With `needs_token`, send `Authorization: Bearer <token>` with every request: ask the user, with that of the fragment
  * of the address (`#token=…`; remove it with history.replaceState) as a proposal, and keep it in sessionStorage. Streams: fetch(), not EventSource.
  *
- *   GET  /executions?limit=50&after=CURSOR        {executions: [{id, agent_id, status, step_count, input, started_at, updated_at}], next}
+ *   GET  /executions?limit=50&after=CURSOR        {executions: [{id, agent_id, agent_name, status, step_count, input, started_at, updated_at}], next}
  *   GET  /executions/{id}/trace                   Trace
  *   GET  /executions/{id}/trace/events            server-sent events; the header Last-Event-ID, or ?after=, takes a `cursor`.
  *                                                 event `trace`: data is a Trace with `is_patch`, id is its cursor;
@@ -75,6 +75,8 @@ export interface TraceExecution {
   id: string;
   sequence: number;
   agent_id: string;
+  /** The name of the agent; empty without one. */
+  agent_name: string;
   parent_agent_id: string | null;
   /** 1-based index among the executions of its agent (turns of a conversation). */
   number: number;

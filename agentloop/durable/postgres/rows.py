@@ -58,6 +58,7 @@ HEAD_NAMES = (
     "started_at",
     "updated_at",
     "long_ids",
+    "agent_name",
 )
 _ID_NAMES = ("execution_id", "agent_id", "parent_agent_id", "forked_from")
 
@@ -79,13 +80,16 @@ def head_values(head: ExecutionHead) -> dict[str, object]:
         "started_at": to_microseconds(head.started_at),
         "updated_at": to_microseconds(head.updated_at),
         "long_ids": format_json(long_ids) if long_ids else None,
+        "agent_name": encode_text(head.agent_name),
     }
     return {**values, "seal": seal_of([values[name] for name in HEAD_NAMES])}
 
 
 def seal_of(row: Row) -> bytes:
     """Return the hash over the row of a head without its seal; it reveals changes that no journal made."""
-    return hashlib.sha256(repr(tuple(row)).encode()).digest()
+    # Heads that were written before agents had names are sealed without one.
+    sealed = tuple(row) if row[-1] else tuple(row)[:-1]
+    return hashlib.sha256(repr(sealed).encode()).digest()
 
 
 def read_head_row(row: Row) -> ExecutionHead:
@@ -99,7 +103,8 @@ def read_head_row(row: Row) -> ExecutionHead:
         long_ids = values.pop("long_ids")
         values |= parse_json(long_ids) if long_ids else {}
         values["last_hash"] = values["last_hash"].hex()
-        values["input"] = decode_text(values["input"])
+        for name in ("input", "agent_name"):
+            values[name] = decode_text(values[name])
         for name in ("started_at", "updated_at"):
             values[name] = from_microseconds(values[name])
         return ExecutionHead(**values)

@@ -93,6 +93,11 @@ CREATE INDEX commands_to_do ON {schema}.commands (execution_id, sequence) WHERE 
         min_reader=1,
         statements=('CREATE TABLE {schema}.accounts (id text COLLATE "C" NOT NULL PRIMARY KEY, body text NOT NULL)',),
     ),
+    Migration(
+        version=3,
+        min_reader=1,
+        statements=("ALTER TABLE {schema}.executions ADD COLUMN agent_name bytea NOT NULL DEFAULT ''",),
+    ),
 )
 VERSION = MIGRATIONS[-1].version
 """The version of the tables that this version of agentloop creates."""

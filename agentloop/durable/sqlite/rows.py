@@ -22,7 +22,7 @@ Row: TypeAlias = Sequence[Any]
 
 HEAD_COLUMNS = (
     "execution_id, agent_id, parent_agent_id, number, status, step_count, record_count, last_hash, input, forked_from, "
-    "started_at, updated_at"
+    "started_at, updated_at, agent_name"
 )
 
 
@@ -41,14 +41,17 @@ def head_row(head: ExecutionHead) -> Row:
         head.forked_from,
         to_microseconds(head.started_at),
         to_microseconds(head.updated_at),
+        encode_text(head.agent_name),
     )
     return (*row, seal_of(row))
 
 
 def seal_of(row: Row) -> str:
     """Return the hash over the row of a head without its seal; it reveals changes that no journal made."""
+    # Heads that were written before agents had names are sealed without one.
+    sealed = tuple(row) if row[-1] else tuple(row)[:-1]
     # `repr` distinguishes types: a number that became a text changes the seal.
-    return hashlib.sha256(repr(tuple(row)).encode()).hexdigest()
+    return hashlib.sha256(repr(sealed).encode()).hexdigest()
 
 
 def read_head_row(row: Row) -> ExecutionHead:
@@ -73,6 +76,7 @@ def read_head_row(row: Row) -> ExecutionHead:
             forked_from=row[9],
             started_at=from_microseconds(row[10]),
             updated_at=from_microseconds(row[11]),
+            agent_name=decode_text(row[12]),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise JournalCorrupt(
@@ -81,7 +85,7 @@ def read_head_row(row: Row) -> ExecutionHead:
 
 
 # SQLite stores values of any type in any column.
-_TYPES = (str, str, str | None, int, str, int, int, str, str | bytes, str, int, int)
+_TYPES = (str, str, str | None, int, str, int, int, str, str | bytes, str, int, int, str | bytes)
 
 
 def read_id(value: object) -> str:

@@ -18,7 +18,7 @@ from agentloop.durable.migrations import Migration, check_min_reader, find_migra
 from agentloop.durable.sqlite.files import EndFile, common_path, create_private, file_id
 from agentloop.errors import JournalCorrupt, JournalError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of the tables that this version of agentloop creates."""
 MIN_READER = 2
 """The oldest version of the tables whose programs can use the tables of `SCHEMA_VERSION`."""
@@ -34,6 +34,7 @@ CREATE INDEX commands_by_execution ON commands (execution_id, sequence);
 """
 _SOURCES = "CREATE INDEX executions_by_source ON executions (forked_from) WHERE forked_from <> ''"
 """Deletions look for the unfinished forks of an execution, of which there are few."""
+_AGENT_NAME = "agent_name TEXT NOT NULL DEFAULT ''"
 # The shared beginnings of first records; see `prefixes`.
 _PREFIXES = """
 CREATE TABLE prefixes (
@@ -61,6 +62,7 @@ _MIGRATIONS = (
         ),
     ),
     Migration(version=3, min_reader=2, statements=(_ACCOUNTS,)),
+    Migration(version=4, min_reader=2, statements=(f"ALTER TABLE executions ADD COLUMN {_AGENT_NAME}",)),
 )
 
 _TABLES = (
@@ -81,7 +83,10 @@ CREATE TABLE executions (
     updated_at INTEGER NOT NULL,
     seal TEXT NOT NULL,
     token INTEGER NOT NULL DEFAULT 0,
-    prefix INTEGER
+    prefix INTEGER,
+    """
+    + _AGENT_NAME
+    + """
 );
 CREATE UNIQUE INDEX executions_by_agent ON executions (agent_id, number);
 CREATE INDEX executions_by_age ON executions (started_at, number, execution_id);
@@ -231,6 +236,7 @@ class Connector:
             version = _create_tables(connection)
         check_min_reader(version, _read_min_reader(connection, version), SCHEMA_VERSION)
         if is_read_only:
+            _show_missing_column(connection)
             return
         if version < SCHEMA_VERSION:
             _upgrade_tables(connection, path)
@@ -379,6 +385,13 @@ def _back_up(path: Path, name: str) -> Path:
         source.backup(target)
         target.execute("PRAGMA journal_mode = DELETE")  # one file, whatever the mode of the original
     return unfinished.replace(backup)
+
+
+def _show_missing_column(connection: sqlite3.Connection) -> None:
+    """Let the tables of an earlier version, which cannot be upgraded in a file that can only be read, be read like current ones."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(executions)")}
+    if "agent_name" not in columns:
+        connection.execute("CREATE TEMP VIEW executions AS SELECT *, '' AS agent_name FROM main.executions")
 
 
 # --- open connections -------------------------------------------------------------------------------------------------

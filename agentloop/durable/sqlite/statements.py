@@ -421,7 +421,7 @@ _INSERT_HEAD = (
 # The usual append: to an execution whose head differs from the stored one in these columns alone. The conditions are the checks of
 # `Append`, in the same statement; as no index has one of the columns, none is written.
 _GROWING = ("step_count", "record_count", "last_hash", "updated_at", "seal", "token")
-_CONSTANT = tuple([name for name in _HEAD_NAMES if name not in _GROWING])
+_CONSTANT = tuple([name for name in _HEAD_NAMES if name not in {*_GROWING, "agent_name"}])
 _UPDATE_HEAD = (
     f"UPDATE executions SET {', '.join([f'{name} = ?' for name in _GROWING])} "  # noqa: S608  # constants only
     f"WHERE {' AND '.join([f'{name} IS ?' for name in _CONSTANT])} AND record_count = ? AND last_hash = ? AND token <= ?"

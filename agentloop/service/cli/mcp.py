@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout, suppress
@@ -133,12 +134,17 @@ def serve(  # noqa: PLR0913  # one parameter for each option
         resources = [value for value in others if isinstance(value, Resource)]
         prompts = [value for value in others if isinstance(value, Prompt)]
         offers = Offers(name, (), resources, prompts, [ServedFolder(folder) for folder in files], tasks)
-        agent_name = "" if agent is None else agent.rpartition(":")[2]
+        agent_name = "" if agent is None or loop is None else _tool_name(loop.name) or agent.rpartition(":")[2]
         address = (host, port, token) if http else None
         made = load_dependencies(dependencies)
         if loop is not None and made is not None:
             loop = loop.replace(dependencies=made)
         run_in_event_loop(_serve(tools, loop, (agent_name, description), offers, address, made))
+
+
+def _tool_name(name: str) -> str:
+    """Return the name of an agent as the name of a tool, which has letters, digits, `_` and `-` only: each other character becomes `_`."""
+    return re.sub("[^A-Za-z0-9_-]", "_", name)[:64] if re.search("[A-Za-z0-9]", name) else ""
 
 
 async def _serve(  # noqa: PLR0917  # all that is served, and where

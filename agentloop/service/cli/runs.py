@@ -207,8 +207,10 @@ def _recorded_status(status: str) -> ExecutionStatus:
 
 
 def _print_heads(rows: Sequence[tuple[ExecutionHead, str]], names: Mapping[str, str]) -> None:
+    has_agents = any(head.agent_name for head, _ in rows)
     columns = [
         Column("id"),
+        *([Column("agent")] if has_agents else []),
         Column("status"),
         Column("steps", is_number=True),
         Column("updated"),
@@ -217,8 +219,8 @@ def _print_heads(rows: Sequence[tuple[ExecutionHead, str]], names: Mapping[str, 
     cells = list[list[Cell]]()
     for head, status in rows:
         updated = head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        name = names[head.execution_id]
-        cells.append([name, Text(status, STATUS_STYLES.get(status, "")), str(head.step_count), updated, head.input])
+        ids = [names[head.execution_id], *([head.agent_name] if has_agents else [])]
+        cells.append([*ids, Text(status, STATUS_STYLES.get(status, "")), str(head.step_count), updated, head.input])
     print_table(create_console(), columns, cells)
 
 

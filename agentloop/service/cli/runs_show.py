@@ -403,7 +403,8 @@ def _print_head(out: Console, report: ExecutionReport) -> None:
     status = (report.status, STATUS_STYLES.get(report.status, ""))
     out.print(Text.assemble(f"execution {as_one_line(head.execution_id)}  ", status))
     caller = f", called by {as_one_line(head.parent_agent_id)}" if head.parent_agent_id else ""
-    out.print(f"agent     {as_one_line(head.agent_id)}, execution {head.number}{caller}")
+    name = f"{as_one_line(head.agent_name)}, " if head.agent_name else ""
+    out.print(f"agent     {name}{as_one_line(head.agent_id)}, execution {head.number}{caller}")
     if head.forked_from:
         out.print(f"fork of   {as_one_line(head.forked_from)}")
     out.print(Text(f"input     {as_one_line(head.input)}"), no_wrap=True, overflow="ellipsis")

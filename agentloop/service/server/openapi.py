@@ -168,6 +168,7 @@ _ERROR = {"type": ["object", "null"], "properties": {"type": _TEXT, "message": _
 _SUMMARY: Mapping[str, Any] = {
     "id": _TEXT,
     "agent_id": _TEXT,
+    "agent_name": {**_TEXT, "description": "the name of the agent; empty without one"},
     "status": _STATUS,
     "step_count": _NUMBER,
     "input": _TEXT,

@@ -210,6 +210,8 @@ class Operations:
         agents = self.executions.agents
         if name is None and len(agents) == 1:
             return next(iter(agents))
+        if isinstance(name, str) and name not in agents:
+            name = next((key for key, loop in agents.items() if loop.name == name), name)
         if not isinstance(name, str) or name not in agents:
             hint = suggest(str(name), agents) if name is not None else ""
             raise RequestRefused(422, "unknown_agent", f"`agent` is one of {', '.join(agents)}{hint}")

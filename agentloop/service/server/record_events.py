@@ -112,7 +112,8 @@ class RecordReader:
         match kind:
             case RecordKind.EXECUTION_STARTED:
                 text = state.messages[-1].text if state.messages else ""
-                content = {"agent_id": state.agent_id, "step": folded.step_number, "input": text}
+                name = {"agent_name": state.agent_name} if state.agent_name else {}
+                content = {"agent_id": state.agent_id, **name, "step": folded.step_number, "input": text}
             case RecordKind.MESSAGES_SENT:
                 content = {"messages": _messages(change.messages)}
             case RecordKind.MESSAGES_TAKEN:
@@ -288,6 +289,7 @@ def summary(head: ExecutionHead) -> JsonDict:
     return {
         "id": head.execution_id,
         "agent_id": head.agent_id,
+        "agent_name": head.agent_name,
         "status": head.status.value,
         "step_count": head.step_count,
         "input": head.input,
@@ -310,6 +312,7 @@ def unrecorded_head(execution_id: str, state: AgentState) -> ExecutionHead:
         input=texts[-1][:_INPUT_CHARS] if texts else "",
         started_at=execution.started_at,
         updated_at=execution.started_at,
+        agent_name=state.agent_name,
     )
 
 

@@ -29,8 +29,8 @@ class LogContext(logging.Filter):
     """Adds to each record what it belongs to; lets every record pass.
 
     Add it to a handler. Records that are written by code of an execution, such as a tool in its thread, get these attributes, and
-    all others get None for each, so that a format can name them: `execution_id`, `agent_id`, `step`, `call_key`, `call_id`, `tool`,
-    `trace_id` and `span_id`. What the record was given as `extra` stays.
+    all others get None for each, so that a format can name them: `execution_id`, `agent_id`, `agent_name`, `step`, `call_key`, `call_id`,
+    `tool`, `trace_id` and `span_id`. What the record was given as `extra` stays.
     """
 
     def __init__(self) -> None:
@@ -127,11 +127,12 @@ def correlation() -> Mapping[str, str | int | None]:
 
 def _operation_fields(operation: Operation | None) -> dict[str, str | int | None]:
     if operation is None:
-        return dict.fromkeys(("execution_id", "agent_id", "step", "call_key", "call_id", "tool"))
+        return dict.fromkeys(("execution_id", "agent_id", "agent_name", "step", "call_key", "call_id", "tool"))
     call = operation.call
     return {
         "execution_id": operation.execution_id,
         "agent_id": operation.agent_id,
+        "agent_name": operation.agent_name or None,
         "step": operation.step_number or None,
         "call_key": operation.key or None,
         "call_id": None if call is None else call.id or None,

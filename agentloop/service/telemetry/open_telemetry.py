@@ -104,7 +104,7 @@ class OpenTelemetry(CanProvideContext):
         tracer_provider: makes the spans; by default that of the program.
         meter_provider: makes the instruments; by default that of the program.
         content: whether spans have messages, arguments, results and the texts of errors.
-        agent_name: the name of the agent; those of sub-agents are the names of their tools.
+        agent_name: the name of agents without a name of their own, which `AgentLoop(name=…)` gives them.
         redaction: masks secrets in content, in addition to what the journals of observed loops mask; such as a `Redaction`.
 
     Raises:
@@ -246,7 +246,8 @@ class OpenTelemetry(CanProvideContext):
             if not isinstance(event, AgentExecutionStarted):
                 return  # it began before it was observed
             ids = (event.agent_id, event.execution_id, event.parent_agent_id)
-            run = self._begin_run(Operation(OperationKind.EXECUTION, *ids, 0), nanoseconds(event.time))
+            began = Operation(OperationKind.EXECUTION, *ids, 0, agent_name=event.agent_name)
+            run = self._begin_run(began, nanoseconds(event.time))
         # A sub-agent may reach this by two buses, which deliver the same event.
         if event.sequence > run.sequence:
             run.sequence, run.observation = event.sequence, observation
@@ -255,7 +256,8 @@ class OpenTelemetry(CanProvideContext):
     def _begin_run(self, operation: Operation, at: int) -> _Run:
         caller = self._runs.get((operation.parent_agent_id, caller_of(operation.execution_id)))
         call = None if caller is None else caller.calls.get(operation.execution_id.rpartition("/")[0])
-        name = self._agent_name if operation.parent_agent_id is None else "" if call is None else call.subject
+        default = self._agent_name if operation.parent_agent_id is None else "" if call is None else call.subject
+        name = encodable(operation.agent_name) or default
         attributes = {
             names.OPERATION_NAME: "invoke_agent",
             names.AGENT_ID: operation.agent_id,
@@ -325,6 +327,7 @@ class OpenTelemetry(CanProvideContext):
 
     def _handed_over(self, run: _Run, event: ConversationHandedOver) -> None:
         found = {names.TOOL_NAME: encodable(event.execution.name)}
+        found |= {names.AGENT_NAME: encodable(event.agent_name)} if event.agent_name else {}
         run.root.span.add_event("agentloop.handoff", found, nanoseconds(event.time))
 
     def _summarized(self, run: _Run, event: ContextSummarized) -> None:

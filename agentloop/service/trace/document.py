@@ -372,6 +372,7 @@ class TraceExecution(TypedDict):
     """An execution, identified by its id. In a patch, the lists hold changed entries only.
 
     Attributes:
+        agent_name: the name of its agent; empty without one.
         number: the 1-based index among the executions of its agent.
         status: its status; `interrupted` if it is in progress and no process runs it.
         loop: how the loop was composed when it started.
@@ -385,6 +386,7 @@ class TraceExecution(TypedDict):
     id: str
     sequence: int
     agent_id: str
+    agent_name: str
     parent_agent_id: str | None
     number: int
     caller: TraceCaller | None

@@ -560,6 +560,7 @@ class _ExecutionTrace:
             "id": head.execution_id,
             "sequence": self.sequence,
             "agent_id": state.agent_id,
+            "agent_name": state.agent_name,
             "parent_agent_id": state.parent_agent_id,
             "number": state.execution_count,
             "caller": None

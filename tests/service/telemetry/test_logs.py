@@ -50,8 +50,18 @@ def inside(item: int) -> int:
     return item
 
 
-def loop_of(*lines: Any) -> AgentLoop[Any]:
-    return AgentLoop.for_model(ScriptedInference(*lines), tools=[inside])
+def loop_of(*lines: Any, **parts: Any) -> AgentLoop[Any]:
+    return AgentLoop.for_model(ScriptedInference(*lines), tools=[inside], **parts)
+
+
+async def test_a_record_has_the_name_of_the_agent(sink: Sink) -> None:
+    """The name is in the line beside the id; the line of an agent without one has no such member."""
+    for name in ("support", ""):
+        await loop_of(ToolCall("call_1", "inside", '{"item": 3}'), "Done.", name=name).execute("Go.")
+    named, nameless = sink.lines
+    assert named["agent_name"] == "support"
+    assert nameless["agent_id"]
+    assert "agent_name" not in nameless
 
 
 async def test_a_record_of_a_tool_names_its_call_and_its_trace(sink: Sink) -> None:

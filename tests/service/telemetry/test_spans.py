@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.trace import get_current_span
 
-from agentloop import AgentLoop, Interceptor, LLMConfig, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, Interceptor, LLMConfig, ScriptedInference, ToolCall, handoff_to, tool
 from agentloop.contracts import CanHandleEvents, CanNameModel, ToolContext
 from agentloop.durable import MemoryJournal, SqliteJournal, replay
 from agentloop.errors import CallSuspended, RateLimited
@@ -76,6 +76,28 @@ async def test_an_execution_has_spans_for_steps_inferences_and_parallel_calls() 
     assert attribute(first, "agentloop.tool.call.key") == f"{state.execution_id}/1/0"
     assert attribute(first, "agentloop.tool.call.status") == "succeeded"
     assert {error_of(span) for span in watch.spans} == {None}
+
+
+async def test_spans_have_the_names_of_the_agents() -> None:
+    """Each agent goes by its own name, a sub-agent without one by that of its tool, and agents without any by the observer's."""
+    watch = Watch(agent_name="shop")
+    ask = call("research", task="Look.")
+    inner = loop_of("Found.", name="researcher")
+    await watch.observe(loop_of(ask, "Done.", tools=[inner.as_tool("research", "Look.")], name="front")).execute("Go.")
+    await watch.observe(loop_of(ask, "Done.", tools=[loop_of("Found.").as_tool("research", "Look.")])).execute("Go.")
+    roots = [span for span in watch.spans if attribute(span, "gen_ai.operation.name") == "invoke_agent"]
+    names = {"front", "researcher", "shop", "research"}
+    assert {attribute(span, "gen_ai.agent.name") for span in roots} == names
+    assert {span.name for span in roots} == {f"invoke_agent {name}" for name in names}
+
+
+async def test_a_handoff_is_an_event_with_the_name_of_the_agent_that_takes_over() -> None:
+    """The span of the execution keeps the name that it began with, and says who took over."""
+    watch = Watch()
+    over = handoff_to(loop_of("Paid.", name="billing"), name="to_billing", description="Money.")
+    await watch.observe(loop_of(call("to_billing"), tools=[over], name="desk")).execute("Go.")
+    (event,) = watch.one("invoke_agent desk").events
+    assert event.attributes == {"gen_ai.tool.name": "to_billing", "gen_ai.agent.name": "billing"}
 
 
 class Mistral(ScriptedInference, CanNameModel):
