@@ -21,9 +21,10 @@ from agentloop.values.time_and_ids import to_microseconds
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
 
-RECORD_SCHEMA_VERSION = 3
+RECORD_SCHEMA_VERSION = 4
 """The current version of the bodies of records. Version 3 stores each fact once: the record of a step refers to the responses and
-outcomes of its other records, a delta holds the fields that changed, and `DECISION_USED` names the suspension.
+outcomes of its other records, a delta holds the fields that changed, and `DECISION_USED` names the suspension. In version 4, an intent
+names the grant that it uses.
 
 It is the default of `JournalRecord.schema_version`, and the JSON form of a value omits defaults. An increase must also raise
 `SCHEMA_VERSION` in `agentloop.values.serialization`, with a migration that adds the former version to records without one.

@@ -32,9 +32,9 @@ from agentloop.values.value import Declared, reading
 
 V = TypeVar("V")
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The current version of the JSON form. Version 2 added `AgentState.extensions`; in version 3, the steps of a state refer to the
-messages of its conversation by position."""
+messages of its conversation by position; version 4 came with that of the records."""
 
 _FORMER_METADATA = ("agentloop.handoff", "agentloop.budget", "agentloop.summary")
 
@@ -65,6 +65,7 @@ def _add_record_version(kind: str, value: Any, version: int) -> Any:
 MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {
     1: lambda kind, value: _add_record_version(kind, upgrade_extensions(value), 1),
     2: lambda kind, value: _add_record_version(kind, value, 2),
+    3: lambda kind, value: _add_record_version(kind, value, 3),
 }
 """For each older version, a function of the kind and the value of a document that returns the value in the next version."""
 
@@ -270,7 +271,7 @@ _MAX_SHOWN_PROBLEMS = 3
 
 
 def to_json(value: attrs.AttrsInstance) -> bytes:
-    """Write a value as one JSON document: `{"schema_version": 3, "kind": "AgentState", "value": {…}}`.
+    """Write a value as one JSON document: `{"schema_version": 4, "kind": "AgentState", "value": {…}}`.
 
     Returns:
         The document as compact UTF-8.

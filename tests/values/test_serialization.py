@@ -332,7 +332,7 @@ def test_the_form_is_the_same_without_orjson(state: AgentState) -> None:
 def test_the_form_names_its_version_and_kind_and_no_class_path() -> None:
     """The value is in an envelope, and parts are distinguished by a tag."""
     assert to_json(Message.user("hello")) == (
-        b'{"schema_version":3,"kind":"Message","value":{"role":"user","parts":[{"type":"text","text":"hello"}]}}'
+        b'{"schema_version":4,"kind":"Message","value":{"role":"user","parts":[{"type":"text","text":"hello"}]}}'
     )
     assert b"agentloop" not in GOLDEN.read_bytes()
 

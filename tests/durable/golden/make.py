@@ -22,7 +22,7 @@ from agentloop.values.steps import ExecutionStatus
 from tests.durable.records import START, make_head
 
 HERE = Path(__file__).parent
-GOLDEN_VERSION = 3
+GOLDEN_VERSION = 4
 """The number of the newest golden file, which is the schema version of its records."""
 FIRST_VERSIONS = {RecordKind.CALL_ATTACHED: 3}
 """The version of the records with which a kind came, if not with the first."""
