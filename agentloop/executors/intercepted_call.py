@@ -118,9 +118,9 @@ class _InterceptedCall(CallLayer):
                 batch.block(call, reason)
             case Answer() as answer:
                 batch.answer(call, answer)
-            case Suspend(reason):
+            case Suspend() as suspend:
                 if not changed or batch.prepare(call):  # what cannot run is not asked about
-                    batch.suspend(call, reason)
+                    self._suspend(suspend)
             case None if changed and call.decision is not None:
                 if batch.prepare(call):
                     batch.suspend(call, _CHANGED_AFTER_DECISION)
@@ -128,6 +128,12 @@ class _InterceptedCall(CallLayer):
                 await self._readmit()
             case None if passed.is_changed and not call.was_started:
                 await self._check()
+
+    def _suspend(self, verdict: Suspend) -> None:
+        call = self._call
+        self._batch.suspend(call, verdict.reason)
+        if verdict.grantable and call.outcome.pending is not None:
+            call.outcome = evolve(call.outcome, pending=evolve(call.outcome.pending, grantable=True))
 
     async def _readmit(self) -> None:
         """Let the changed call be admitted as another one, as far as this layer."""
@@ -140,17 +146,18 @@ class _InterceptedCall(CallLayer):
     def _before_point(self) -> BeforeToolUse:
         call, batch = self._call, self._batch
         # A call that started before was allowed to run, so that interceptors see it as approved.
-        decision = call.decision or (Approve() if call.was_started else None)
+        decision, ready = call.decision or (Approve() if call.was_started else None), tool_of(call)
         return BeforeToolUse(
             batch.state,
             call.call,
-            tool_of(call).spec,
+            ready.spec,
             call.key,
             call.index,
             decision=decision,
             decided_call=call.call if decision is not None else None,
             ensemble=batch.runtime.toolbox.group_name(call.call.name),
             preceding=call.preceding + batch.nested_count,
+            runs_code=ready.policy.runs_code or ready.calls_tools,
         )
 
     async def _check(self) -> None:
@@ -169,7 +176,7 @@ class _InterceptedCall(CallLayer):
             if isinstance(passed.verdict, Block):
                 batch.block(call, passed.verdict.reason)
             elif isinstance(passed.verdict, Suspend):
-                batch.suspend(call, passed.verdict.reason)
+                self._suspend(passed.verdict)
             elif passed.call != call.call or passed.verdict is not None:
                 batch.block(call, _CHANGED_BY_CHECK)
 

@@ -20,6 +20,8 @@ from agentloop.values.decisions import edit as edit
 from agentloop.values.epochs import Epoch as Epoch
 from agentloop.values.event import Event as Event
 from agentloop.values.event import Operation as Operation
+from agentloop.values.grants import Grant as Grant
+from agentloop.values.grants import GrantState as GrantState
 from agentloop.values.inference import FinishReason as FinishReason
 from agentloop.values.inference import HostedTool as HostedTool
 from agentloop.values.inference import InferenceDelta as InferenceDelta

@@ -328,3 +328,8 @@ def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingC
             f"{render_call(call.call, defaults=call.defaults, max_length=_MAX_CALL)}, for other defaults, or for another "
             "rendering; show the call, as its `rendering`, to the one who decides again"
         )
+    if isinstance(decision, Approve) and decision.grant is not None and not call.grantable:
+        raise DecisionError(
+            f"the approval of {key!r} comes with a grant, and none can be given for later calls of {call.call.name!r}: its tool "
+            "runs code, or no AskUnlessGranted has asked about the call; approve this call alone"
+        )

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from agentloop.errors.kinds import AgentLoopError
+from agentloop.values.grants import Grant
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.rendering import render_lines
 from agentloop.values.tool_calls import ToolCall, ToolExchange
@@ -23,10 +24,13 @@ class Approve(Value):
         digest: binds the decision to one suspension of one call (`PendingCall.digest`); empty to decide about whatever call
             is pending under the key.
         principal: who decided; empty when that is unknown.
+        grant: what is allowed from now on, for later calls of the tool; None for this call alone. Only a pending call that is
+            `grantable` takes it.
     """
 
     digest: str = ""
     principal: str = field(default="", kw_only=True)
+    grant: Grant | None = field(default=None, kw_only=True)
 
     __attrs_post_init__ = check_types
 
@@ -86,15 +90,16 @@ Decision: TypeAlias = Approve | Deny | Answer | Edit
 """What is decided about a pending call: to run it, not to run it, to use a result in its place, or to run it with other arguments."""
 
 
-def approve(digest: str = "", *, principal: str = "") -> Approve:
+def approve(digest: str = "", *, principal: str = "", grant: Grant | None = None) -> Approve:
     """Decide to run the call unchanged.
 
     Args:
         digest: `PendingCall.digest` of the reviewed call. The decision is refused if another call, or one with other
             arguments, is pending under the key by then, or if the call was suspended again.
         principal: who decides, for the record.
+        grant: what is allowed from now on, for later calls of the tool.
     """
-    return Approve(digest, principal=principal)
+    return Approve(digest, principal=principal, grant=grant)
 
 
 def deny(reason: str = "", digest: str = "", *, principal: str = "") -> Deny:
@@ -137,6 +142,7 @@ class PendingCall(EncodeOnce):
         settled: the settled calls inside this call, if its tool makes calls itself: each as it was made, with its outcome.
         defaults: what its tool adds to the arguments: the value of each parameter that the call leaves out, by its path, such as
             `payment/currency` or `items/*/count`. A decision to run the call is about these values.
+        grantable: whether its approval may come with a `Grant` for later calls of its tool.
     """
 
     key: str
@@ -151,6 +157,7 @@ class PendingCall(EncodeOnce):
     definition: str = ""
     settled: tuple[ToolExchange, ...] = field(default=(), converter=tuple[ToolExchange, ...], repr=False)
     defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    grantable: bool = False
 
     __attrs_post_init__ = check_types
 
@@ -255,9 +262,11 @@ class Suspend(Value):
 
     Attributes:
         reason: the reason, for the reviewer.
+        grantable: whether an approval may come with a `Grant` for later calls of the tool.
     """
 
     reason: str = ""
+    grantable: bool = False
 
     __attrs_post_init__ = check_types
 

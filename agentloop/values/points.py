@@ -265,6 +265,8 @@ class BeforeToolUse(StatePoint):
         ensemble: the name of the group that the tool belongs to; empty for a tool without a group.
         is_changed: whether an interceptor has replaced the call, also if it is the original one again.
         preceding: the number of calls of the step before this one, with those of programs; None if it is `index`.
+        runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another; true
+            where that is not known.
     """
 
     point_name = "before_tool_use"
@@ -279,6 +281,7 @@ class BeforeToolUse(StatePoint):
     ensemble: str = ""
     is_changed: bool = field(default=False, eq=False, repr=False)
     preceding: int | None = None
+    runs_code: bool = True
 
     @property
     def is_short_circuited(self) -> bool:
@@ -306,10 +309,15 @@ class BeforeToolUse(StatePoint):
         """Settle the call with this value without running the tool."""
         return evolve(self, verdict=Answer(value))
 
-    def suspend(self, reason: str = "") -> Self:
-        """Suspend the call until a decision is made; a call with a decision runs as it was decided."""
+    def suspend(self, reason: str = "", *, grantable: bool = False) -> Self:
+        """Suspend the call until a decision is made; a call with a decision runs as it was decided.
+
+        Args:
+            reason: the reason, for the reviewer.
+            grantable: whether the approval may come with a `Grant`.
+        """
         if self.decision is None:
-            return evolve(self, verdict=Suspend(reason))
+            return evolve(self, verdict=Suspend(reason, grantable))
         # A decision holds for the arguments that were shown: later changes by interceptors are taken back.
         if self.decided_call is None or self.call == self.decided_call:
             return self

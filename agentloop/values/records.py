@@ -329,6 +329,7 @@ class CallIntent(Value):
         effect: the declared effect of the tool.
         at: when the call started.
         requested: the call as a program made it, if an interceptor or a reviewer changed it; else None.
+        grant: the id of the grant that it uses, so that nobody was asked; empty for none.
     """
 
     key: str
@@ -337,6 +338,7 @@ class CallIntent(Value):
     effect: Effect = field(converter=Effect)
     at: datetime
     requested: ToolCall | None = None
+    grant: str = ""
 
     def to_execution(
         self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False
