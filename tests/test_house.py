@@ -17,6 +17,8 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 
 ONE_CHILD: dict[str, str] = {
+    "Append": "the action of an append; the one that counts uses of grants is loaded and run where there are grants",
+    "RecordAppend": "the same for PostgreSQL",
     "AgentStop": "a requested stop keeps an outcome, one by a time limit that interrupts an interceptor drops it",
     "CanKeepTokens": "the contract of stores of tokens; programs implement it over their own stores of secrets",
     "CanSignRequests": "the contract of signers; services of third parties have signatures of their own",

@@ -16,6 +16,7 @@ from agentloop.contracts.can_journal import Claim as Claim
 from agentloop.contracts.can_keep_accounts import AccountChange as AccountChange
 from agentloop.contracts.can_keep_accounts import AccountUpdate as AccountUpdate
 from agentloop.contracts.can_keep_accounts import CanKeepAccounts as CanKeepAccounts
+from agentloop.contracts.can_keep_grants import CanKeepGrants as CanKeepGrants
 from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
 from agentloop.contracts.can_keep_state import Namespace as Namespace
 from agentloop.contracts.can_keep_state import Update as Update

@@ -10,6 +10,7 @@ from threading import Lock
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
+from agentloop.contracts.can_keep_grants import CanKeepGrants, GrantChange
 from agentloop.durable.chain import (
     EMPTY_CHAIN,
     check_follows,
@@ -25,6 +26,7 @@ from agentloop.durable.journal import Journal, as_statuses
 from agentloop.durable.trees import check_deletable, group_trees
 from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
+from agentloop.values.grants import GrantState, GrantUse
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
 from agentloop.values.steps import ExecutionStatus
@@ -32,7 +34,7 @@ from agentloop.values.steps import ExecutionStatus
 _SAME_PROCESS = "another writer of this process"
 
 
-class MemoryJournal(Journal, CanKeepAccounts):
+class MemoryJournal(Journal, CanKeepAccounts, CanKeepGrants):
     """Stores records in memory: for tests, and for executions that need an audit trail or a replay but no recovery.
 
     Args:
@@ -56,6 +58,7 @@ class MemoryJournal(Journal, CanKeepAccounts):
         self._change_counts: Counter[str] = Counter()
         self._changes = ChangeSignal()
         self._accounts: dict[AccountKey, AccountState] = {}
+        self._grants: dict[str, GrantState] = {}
         # Event loops in different threads may share a journal.
         self._lock = Lock()
 
@@ -64,6 +67,12 @@ class MemoryJournal(Journal, CanKeepAccounts):
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to the chain of an execution, all or none."""
+        await self.append_using(head, records, claim, ())
+
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[GrantUse]
+    ) -> None:
+        """Append records, and count uses of grants: both, or neither."""
         check_records(head, records, claim)
         number = (head.agent_id, head.number)
         with self._lock:
@@ -78,6 +87,8 @@ class MemoryJournal(Journal, CanKeepAccounts):
             self._heads[head.execution_id] = head
             self._ids_by_number[number] = head.execution_id
             self._records.setdefault(head.execution_id, []).extend(records)
+            for use in uses:
+                self._grants[use.grant_id] = self._grants[use.grant_id].use(use.key)
             self._note_change(head.execution_id)
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
@@ -197,6 +208,28 @@ class MemoryJournal(Journal, CanKeepAccounts):
         """Return all accounts, ordered by their keys."""
         with self._lock:
             return sorted(self._accounts.items(), key=lambda item: item[0].text)
+
+    # --- grants ---
+
+    async def add_grant(self, state: GrantState) -> None:
+        """Store a grant, unless there is one of this id."""
+        with self._lock:
+            self._grants.setdefault(state.id, state)
+
+    async def update_grant(self, grant_id: str, change: GrantChange) -> GrantState | None:
+        """Replace the state of a grant by what the change returns, and return it."""
+        with self._lock:
+            state = self._grants.get(grant_id)
+            if state is not None:
+                state = self._grants[grant_id] = change(state)
+            return state
+
+    async def grants(self, *, owner: str | None = None, tool: str | None = None) -> Sequence[GrantState]:
+        """Return the grants, ordered by the time at which they were given."""
+        with self._lock:
+            states = tuple(self._grants.values())
+        found = [state for state in states if owner in {None, state.owner} and tool in {None, state.tool}]
+        return sorted(found, key=lambda state: (state.given_at, state.id))
 
     async def aclose(self) -> None:
         """End the claims; the records remain as long as this object."""

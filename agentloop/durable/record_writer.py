@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import define, field
 
@@ -35,6 +36,13 @@ _MAX_DELAY = 0.1
 _copy_head = copier(ExecutionHead, "status", "step_count", "record_count", "last_hash", "updated_at")
 
 
+class CanAppendRecords(Protocol):
+    """A journal, as the writer sees it."""
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        """Append records, as `CanJournal.append` does."""
+
+
 @define(eq=False)
 class RecordWriter:
     """The only writer of an execution's records. It lives as long as the run.
@@ -49,7 +57,7 @@ class RecordWriter:
         claim: the claim on the execution.
     """
 
-    journal: CanJournal
+    journal: CanAppendRecords
     head: ExecutionHead
     clock: Clock
     claim: Claim

@@ -7,22 +7,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_masking
+from agentloop.contracts.can_keep_grants import CanKeepGrants, CanUseGrants
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.durable import bodies
 from agentloop.durable.chain import verify_records
 from agentloop.durable.deltas import MessageIndex, StepParts, request_delta, state_delta
 from agentloop.durable.fold import FoldedExecution, add_downtime, downtime, fold_records
 from agentloop.durable.fork_effects import ForkEffects
+from agentloop.durable.grant_uses import GrantUses
 from agentloop.durable.held_claims import loss_of, release_quietly
 from agentloop.durable.record_writer import RecordWriter, create_head
 from agentloop.durable.redaction import mask_text, refuse_masked_call
 from agentloop.errors import ClaimLost, ForeignCancellation, JournalConflict, UnknownExecution
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
+from agentloop.values.grants import GrantUse
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.journal_errors import InferenceNotRecorded
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
@@ -58,7 +61,7 @@ def named_cancellation(journal: CanJournal) -> Iterator[None]:
 
 
 @define(eq=False)
-class ExecutionRecorder(ExecutionLog):
+class ExecutionRecorder(ExecutionLog, CanUseGrants):
     """Writes one execution to a journal, and returns what an earlier process recorded of it.
 
     A recorder lives as long as the run, and holds the claim on the execution until it is closed.
@@ -434,10 +437,13 @@ class ExecutionRecorder(ExecutionLog):
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Announce a call that is about to run, unless the policy of a fork answers it or a masked record forbids it."""
         # A call that started before an interruption had its chance of an answer then.
-        if self._earlier_call(intent.key) is None:
+        earlier = self._earlier_call(intent.key)
+        if earlier is None:
             answered = await self._answer(intent, delegates=delegates)
             if answered is not None:
                 return answered
+        elif earlier.intent.grant:
+            intent = evolve(intent, grant=earlier.intent.grant)
         self._announced[intent.key] = intent
         # The call may wait for long before it begins, and what led to it must not be lost meanwhile. If it begins at once,
         # its intent is written together with that.
@@ -491,6 +497,23 @@ class ExecutionRecorder(ExecutionLog):
         """Return an attachment of a reused outcome, or of the attempt that was interrupted or runs."""
         attached = self._attempt_attachments(key).get(name)
         return attached if isinstance(attached, Mapping) else None
+
+    # --- grants -------------------------------------------------------------------------------------------------
+
+    def use_grant(self, use: GrantUse) -> None:
+        """Let the intent of an announced call name the grant, and count the use when it is stored."""
+        intent, writer = self._announced.get(use.key), self._open_writer
+        if intent is None or not isinstance(self.journal, CanKeepGrants):
+            return  # it has begun
+        if not isinstance(writer.journal, GrantUses):
+            writer.journal = GrantUses(self.journal)
+        self._announced[use.key] = evolve(intent, grant=use.grant_id)
+        writer.journal.expect(use)
+
+    def has_used_grant(self, key: str) -> bool:
+        """Return whether the intent of a call is stored, and its use is counted."""
+        journal = self._open_writer.journal
+        return isinstance(journal, GrantUses) and journal.has_counted(key)
 
     # --- details ------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.durable.chain import chain_record
 from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.errors import UnknownExecution
+from agentloop.values.grants import GrantUse
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind, callers_of
 from agentloop.values.steps import ExecutionStatus
@@ -29,9 +30,11 @@ class CrashableJournal(MemoryJournal):
         super().__init__()
         self.appended: list[JournalRecord] = []
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
-        """Append records to an execution's chain, and remember the order."""
-        await super().append(head, records, claim)
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[GrantUse]
+    ) -> None:
+        """Append records to an execution's chain, as `append` does, too, and remember the order."""
+        await super().append_using(head, records, claim, uses)
         self.appended += records
 
     async def after_crash(self, count: int) -> Self:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
+from agentloop.contracts.can_keep_grants import CanKeepGrants, GrantChange
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.chain import JournalFinding, check_id, check_records, claim_lost
 from agentloop.durable.held_claims import HeldClaim
 from agentloop.durable.journal import Journal, as_statuses
-from agentloop.durable.postgres import accounts
+from agentloop.durable.postgres import accounts, grants
 from agentloop.durable.postgres.connections import DatabaseConnector, read_url
 from agentloop.durable.postgres.database import JournalDatabase
 from agentloop.durable.postgres.statements import HeadSelection, RecordAppend, Statements
@@ -23,6 +24,7 @@ from agentloop.durable.trees import ExecutionTree
 from agentloop.errors import ClaimLost, ConfigurationError, JournalBusy, JournalConflict
 from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
+from agentloop.values.grants import GrantState, GrantUse
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
 from agentloop.values.steps import ExecutionStatus
@@ -31,7 +33,7 @@ from agentloop.values.time_and_ids import to_microseconds
 _SPILL_BYTES = 16 * 1024
 
 
-class PostgresJournal(Journal, CanKeepAccounts):
+class PostgresJournal(Journal, CanKeepAccounts, CanKeepGrants):
     """Stores records in a PostgreSQL database, for any number of machines; requires the extra `postgres`.
 
     The tables are created with the first use, in a schema of their own. Connections live in a thread of this object, opened
@@ -112,13 +114,28 @@ class PostgresJournal(Journal, CanKeepAccounts):
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to the chain of an execution, all or none."""
+        await self._append(head, records, claim, RecordAppend)
+
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[GrantUse]
+    ) -> None:
+        """Append records, and count uses of grants in the same transaction."""
+        await self._append(head, records, claim, partial(grants.RecordAppendUsing, uses=uses))
+
+    async def _append(
+        self,
+        head: ExecutionHead,
+        records: Sequence[JournalRecord],
+        claim: Claim,
+        create: Callable[..., RecordAppend],
+    ) -> None:
         check_records(head, records, claim)
         held = self._check_claim(claim)
         execution_id = head.execution_id
         references: Mapping[str, bytes] = {}
         if self._objects.may_get(records):
             references = await self._store_objects(head, records, claim.token)
-        append = RecordAppend(
+        append = create(
             self._statements,
             head,
             records,
@@ -264,6 +281,22 @@ class PostgresJournal(Journal, CanKeepAccounts):
     async def accounts(self) -> Sequence[tuple[AccountKey, AccountState]]:
         """Return all accounts, ordered by their keys."""
         return await self._database.run(partial(accounts.read_accounts, schema=self._database.schema))
+
+    # --- grants ---
+
+    async def add_grant(self, state: GrantState) -> None:
+        """Store a grant, unless there is one of this id."""
+        await self._database.run(partial(grants.add_grant, schema=self._database.schema, state=state))
+
+    async def update_grant(self, grant_id: str, change: GrantChange) -> GrantState | None:
+        """Replace the state of a grant by what the change returns, and return it."""
+        update = partial(grants.update_grant, schema=self._database.schema, grant_id=grant_id, change=change)
+        return await self._database.run(update)
+
+    async def grants(self, *, owner: str | None = None, tool: str | None = None) -> Sequence[GrantState]:
+        """Return the grants, ordered by the time at which they were given."""
+        read = partial(grants.read_grants, schema=self._database.schema, owner=owner, tool=tool)
+        return await self._database.run(read)
 
     async def aclose(self) -> None:
         """End the claims, the thread and its connections. Idempotent."""

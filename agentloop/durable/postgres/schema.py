@@ -98,6 +98,21 @@ CREATE INDEX commands_to_do ON {schema}.commands (execution_id, sequence) WHERE 
         min_reader=1,
         statements=("ALTER TABLE {schema}.executions ADD COLUMN agent_name bytea NOT NULL DEFAULT ''",),
     ),
+    Migration(
+        version=4,
+        min_reader=1,
+        statements=(
+            """
+CREATE TABLE {schema}.grants (
+    id text COLLATE "C" NOT NULL PRIMARY KEY,
+    owner text COLLATE "C" NOT NULL,
+    tool text COLLATE "C" NOT NULL,
+    body text NOT NULL
+)
+""",
+            "CREATE INDEX grants_by_owner ON {schema}.grants (owner, tool)",
+        ),
+    ),
 )
 VERSION = MIGRATIONS[-1].version
 """The version of the tables that this version of agentloop creates."""

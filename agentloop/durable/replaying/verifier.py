@@ -11,6 +11,7 @@ from attrs import frozen
 
 from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_keep_grants import CanReplayGrants
 from agentloop.contracts.run_log import ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
@@ -42,7 +43,7 @@ class ReplayEnded(JournalError):
     """Nothing more can be compared: the run differs from the record, or the record ends."""
 
 
-class ReplayVerifier(ExecutionLog, CanObserveReplay):
+class ReplayVerifier(ExecutionLog, CanObserveReplay, CanReplayGrants):
     """Returns recorded results to a run, and compares the run with the record. It serves one replay.
 
     Attributes:
@@ -260,6 +261,13 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
         """Remember what the interceptor changed."""
         self._guard.interceptor = ("", "")
         self._comparison.changes.add(interceptor, point, before, after)
+
+    def was_granted(self, key: str) -> bool:
+        """Return whether a recorded call was let through by a grant; without an intent, whether it did not wait."""
+        recorded, state = self._step.calls.get(key), self._step.state
+        if recorded is not None and not recorded.is_answered:
+            return bool(recorded.intent.grant)
+        return state is not None and all(call.key != key for call in state.pending)
 
     def with_recorded_tools(self, tools: Tools) -> Tools:
         """Return the tools together with those that the recorded step had discovered."""

@@ -18,7 +18,7 @@ from agentloop.durable.migrations import Migration, check_min_reader, find_migra
 from agentloop.durable.sqlite.files import EndFile, common_path, create_private, file_id
 from agentloop.errors import JournalCorrupt, JournalError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The version of the tables that this version of agentloop creates."""
 MIN_READER = 2
 """The oldest version of the tables whose programs can use the tables of `SCHEMA_VERSION`."""
@@ -49,6 +49,16 @@ CREATE INDEX executions_by_prefix ON executions (prefix) WHERE prefix IS NOT NUL
 """
 _ACCOUNTS = "CREATE TABLE accounts (id TEXT NOT NULL PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID"
 """Accounts of money, which belong to no execution."""
+_GRANTS = """
+CREATE TABLE grants (
+    id TEXT NOT NULL PRIMARY KEY,
+    owner TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX grants_by_owner ON grants (owner, tool);
+"""
+"""What people have allowed for later calls; it belongs to no execution."""
 # What changed with each version; new files are created with the tables below.
 _MIGRATIONS = (
     Migration(
@@ -63,6 +73,7 @@ _MIGRATIONS = (
     ),
     Migration(version=3, min_reader=2, statements=(_ACCOUNTS,)),
     Migration(version=4, min_reader=2, statements=(f"ALTER TABLE executions ADD COLUMN {_AGENT_NAME}",)),
+    Migration(version=5, min_reader=2, statements=tuple(_GRANTS.strip().removesuffix(";").split(";"))),
 )
 
 _TABLES = (
@@ -112,6 +123,7 @@ CREATE TABLE spills (
 """
     + _COMMANDS
     + _PREFIXES
+    + _GRANTS
     + _SOURCES
     + ";\n"
     + _ACCOUNTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
@@ -14,13 +14,14 @@ from typing import Literal
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
+from agentloop.contracts.can_keep_grants import CanKeepGrants, GrantChange
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.chain import JournalFinding, check_id, check_records
 from agentloop.durable.changes import ChangeSignal
 from agentloop.durable.held_claims import HeldClaim
 from agentloop.durable.journal import Journal, as_statuses
 from agentloop.durable.spills import SpilledObjects
-from agentloop.durable.sqlite import accounts, statements
+from agentloop.durable.sqlite import accounts, grants, statements
 from agentloop.durable.sqlite.claims import ClaimFile
 from agentloop.durable.sqlite.schema import Connector
 from agentloop.durable.sqlite.worker import WorkerThread
@@ -28,6 +29,7 @@ from agentloop.durable.trees import ExecutionTree
 from agentloop.errors import ClaimLost, ConfigurationError, JournalConflict
 from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.commands import ExecutionCommand
+from agentloop.values.grants import GrantState, GrantUse
 from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
 from agentloop.values.steps import ExecutionStatus
@@ -42,7 +44,7 @@ _PURGE_BATCH = 200
 """The number of trees that one transaction deletes; other writers get their turn in between."""
 
 
-class SqliteJournal(Journal, CanKeepAccounts):
+class SqliteJournal(Journal, CanKeepAccounts, CanKeepGrants):
     """Stores records in one SQLite file, for any number of processes on one machine.
 
     The file is opened at first use and created when it does not exist; its folder must exist. Next to it are SQLite's `-wal`
@@ -116,6 +118,21 @@ class SqliteJournal(Journal, CanKeepAccounts):
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to the chain of an execution, all or none."""
+        await self._append(head, records, claim, statements.Append)
+
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[GrantUse]
+    ) -> None:
+        """Append records, and count uses of grants in the same transaction."""
+        await self._append(head, records, claim, partial(grants.AppendUsing, uses=uses))
+
+    async def _append(
+        self,
+        head: ExecutionHead,
+        records: Sequence[JournalRecord],
+        claim: Claim,
+        create: Callable[..., statements.Append],
+    ) -> None:
         check_records(head, records, claim)
         self._claims.check(claim)
         references: Mapping[str, bytes] = {}
@@ -123,7 +140,7 @@ class SqliteJournal(Journal, CanKeepAccounts):
             find = partial(statements.find_new_spills, head, records, self._spill_bytes)
             references = await self._objects.put(head.execution_id, claim.token, await self._reader.run(find))
         try:
-            append = statements.Append(head, records, self._spill_bytes, claim.token, references)
+            append = create(head, records, self._spill_bytes, claim.token, references)
             # With `normal`, it waits for no disk: a short one need not wait for a thread, either.
             size = sum([len(record.body) for record in records]) if self._synchronous == "normal" else 0
             await self._writer.run(append, inline_bytes=size if size <= _MAX_INLINE else 0)
@@ -252,6 +269,20 @@ class SqliteJournal(Journal, CanKeepAccounts):
     async def accounts(self) -> Sequence[tuple[AccountKey, AccountState]]:
         """Return all accounts, ordered by their keys."""
         return await self._reader.run(accounts.read_accounts)
+
+    # --- grants ---
+
+    async def add_grant(self, state: GrantState) -> None:
+        """Store a grant, unless there is one of this id."""
+        await self._writer.run(partial(grants.add_grant, state))
+
+    async def update_grant(self, grant_id: str, change: GrantChange) -> GrantState | None:
+        """Replace the state of a grant by what the change returns, and return it."""
+        return await self._writer.run(partial(grants.update_grant, grant_id, change))
+
+    async def grants(self, *, owner: str | None = None, tool: str | None = None) -> Sequence[GrantState]:
+        """Return the grants, ordered by the time at which they were given."""
+        return await self._reader.run(partial(grants.read_grants, owner, tool))
 
     async def aclose(self) -> None:
         """End the threads, their connections and the claims. Idempotent."""
