@@ -48,12 +48,14 @@ from agentloop.events.resilience import ToolCallRateLimited as ToolCallRateLimit
 from agentloop.events.resilience import ToolCallRetried as ToolCallRetried
 from agentloop.events.resilience import ToolCallShortCircuited as ToolCallShortCircuited
 from agentloop.events.tool_calls import AbandonedToolCallEnded as AbandonedToolCallEnded
+from agentloop.events.tool_calls import GrantGiven as GrantGiven
 from agentloop.events.tool_calls import InferenceReused as InferenceReused
 from agentloop.events.tool_calls import PermissionDecided as PermissionDecided
 from agentloop.events.tool_calls import Recovery as Recovery
 from agentloop.events.tool_calls import ToolCallAbandoned as ToolCallAbandoned
 from agentloop.events.tool_calls import ToolCallBlocked as ToolCallBlocked
 from agentloop.events.tool_calls import ToolCallCompleted as ToolCallCompleted
+from agentloop.events.tool_calls import ToolCallGranted as ToolCallGranted
 from agentloop.events.tool_calls import ToolCallIntentKept as ToolCallIntentKept
 from agentloop.events.tool_calls import ToolCallProgressed as ToolCallProgressed
 from agentloop.events.tool_calls import ToolCallRecovered as ToolCallRecovered

@@ -67,11 +67,13 @@ from agentloop.events.resilience import (
 )
 from agentloop.events.tool_calls import (
     AbandonedToolCallEnded,
+    GrantGiven,
     InferenceReused,
     PermissionDecided,
     ToolCallAbandoned,
     ToolCallBlocked,
     ToolCallCompleted,
+    ToolCallGranted,
     ToolCallIntentKept,
     ToolCallProgressed,
     ToolCallRecovered,
@@ -175,6 +177,8 @@ SETTLED = "settled"
 TOOL_CALL: Grammar = {
     START: {
         PermissionDecided: START,
+        GrantGiven: START,
+        ToolCallGranted: START,
         AbandonedToolCallEnded: START,
         ToolCallIntentKept: START,
         ToolCallRecovered: START,

@@ -10,6 +10,7 @@ from attrs import field, frozen
 from agentloop.events.resilience import ToolCallDecided
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.event import Event
+from agentloop.values.grants import GrantState
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.json import JsonValue, freeze
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
@@ -197,6 +198,32 @@ class ToolCallReviewed(ToolCallDecided):
     """
 
     decision: Decision
+
+
+@frozen(eq=False, repr=False)
+class ToolCallGranted(ToolCallDecided):
+    """A call runs without a question, since a grant covers it.
+
+    Attributes:
+        grant_id: the grant.
+        by: who gave it; empty when that is unknown.
+        limits: its limits, in words.
+    """
+
+    grant_id: str
+    by: str
+    limits: str
+
+
+@frozen(eq=False, repr=False)
+class GrantGiven(ToolCallDecided):
+    """A person has allowed later calls of a tool together with the approval of a call.
+
+    Attributes:
+        grant: the grant, and for which calls it holds.
+    """
+
+    grant: GrantState
 
 
 class Recovery(StrEnum):
