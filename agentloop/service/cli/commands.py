@@ -41,6 +41,9 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "agentloop.service.cli.configuration", "Show and change the default model and default options."
     ),
     "demo": CommandEntry("agentloop.service.cli.demo", "Watch an agent at work: no API key, no network."),
+    "grants": CommandEntry(
+        "agentloop.service.cli.grants", "Show what people have allowed for later calls, and end it."
+    ),
     "mcp": CommandEntry("agentloop.service.cli.mcp", "Serve tools, or an agent, over MCP."),
     "memory": CommandEntry("agentloop.service.cli.memory", "List, export or forget what agents remember."),
     "models": CommandEntry("agentloop.service.cli.models", "List providers and models, and what is known of them."),

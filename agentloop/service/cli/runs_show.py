@@ -309,6 +309,7 @@ class RecordReporter:
         # In full, each argument has a line of its own.
         call = render_tool_name(intent.call) if self.in_full else format_call(intent.call)
         text = f"{indent_call(key)}{format_call_number(key)} {call}  {intent.effect.value}"
+        text += f", by {intent.grant}" if intent.grant else ""
         return ReportLine(
             step=_step_of(key),
             symbol=self.symbols.call,
@@ -360,8 +361,10 @@ def _format_arguments(call: ToolCall) -> str:
 
 def _format_decision(decision: Decision) -> str:
     match decision:
-        case Approve():
+        case Approve(grant=None):
             return "approved"
+        case Approve(grant=grant):
+            return f"approved, and from now on: {as_one_line(str(grant))}"
         case Deny(reason):
             return f"denied{f': {as_one_line(reason)}' if reason else ''}"
         case Answer(value):

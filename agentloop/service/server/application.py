@@ -45,6 +45,7 @@ from agentloop.service.server.access import (
 )
 from agentloop.service.server.ag_ui import AgUiEvents, start_run
 from agentloop.service.server.executions import CanRunExecutions, LocalExecutions
+from agentloop.service.server.grants import list_grants, revoke_grant
 from agentloop.service.server.openapi import openapi_document
 from agentloop.service.server.operations import Operations, ServerLimits
 from agentloop.service.server.record_events import QUEUED, ServerEvent
@@ -419,6 +420,14 @@ async def _decide(application: ServerApplication, request: Request, principal: P
     return _json(execution, 200 if has_continued else 202)
 
 
+async def _list_grants(application: ServerApplication, _: Request, principal: Principal) -> Response:
+    return _json(await list_grants(application.operations, principal))
+
+
+async def _revoke_grant(application: ServerApplication, request: Request, principal: Principal) -> Response:
+    return _json(await revoke_grant(application.operations, principal, _id(request)))
+
+
 async def _send_message(application: ServerApplication, request: Request, principal: Principal) -> Response:
     await application.operations.send(principal, _id(request), await application.body(request))
     return Response(status_code=202)
@@ -487,6 +496,8 @@ HANDLERS: Mapping[tuple[str, str], Handler] = {
     ("POST", "/executions/{id:path}/messages"): _send_message,
     ("POST", "/executions/{id:path}/stop"): _stop,
     ("GET", "/executions/{id:path}"): _fetch,
+    ("GET", "/grants"): _list_grants,
+    ("POST", "/grants/{id}/revoke"): _revoke_grant,
     ("POST", "/ag-ui"): _run_ag_ui,
     ("GET", "/trace"): _trace_page,
     ("GET", "/trace/{id:path}"): _trace_page,

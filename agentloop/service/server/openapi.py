@@ -140,6 +140,14 @@ _OPERATIONS: Mapping[tuple[str, str], dict[str, Any]] = {
         "Send a message.", "202", None, body=_ref("Send"), parameters=[_ID]
     ),
     ("post", "/executions/{id}/stop"): _operation("Stop it.", "202", None, body=_ref("Stop"), parameters=[_ID]),
+    ("get", "/grants"): _operation(
+        "List what was allowed for later calls, and what calls have used of it.",
+        "200",
+        _json_content(_ref("Grants")),
+    ),
+    ("post", "/grants/{id}/revoke"): _operation(
+        "End a grant: no further call can use it.", "200", _json_content(_ref("GrantState")), parameters=[_ID]
+    ),
     ("post", "/ag-ui"): _operation(
         "Run an agent for a front end that speaks AG-UI.",
         "200",
@@ -178,7 +186,7 @@ _SUMMARY: Mapping[str, Any] = {
 }
 _DECISION = {
     "oneOf": [
-        _object(("kind", "digest"), kind={"const": "approve"}, digest=_TEXT),
+        _object(("kind", "digest"), kind={"const": "approve"}, digest=_TEXT, grant=_ref("Grant")),
         _object(("kind", "digest"), kind={"const": "deny"}, digest=_TEXT, reason=_TEXT),
         _object(("kind", "digest"), kind={"const": "answer"}, digest=_TEXT, value={}),
         _object(("kind", "digest", "arguments"), kind={"const": "edit"}, digest=_TEXT, arguments={"type": "object"}),
@@ -204,6 +212,15 @@ _SCHEMAS: Mapping[str, Any] = {
         },
     ),
     "Decisions": _object(("decisions",), decisions={"type": "object", "additionalProperties": _DECISION}),
+    "Grant": _object(
+        (),
+        arguments={"type": "array", "items": _TEXT, "description": "limits on arguments, such as `amount <= 50`"},
+        uses={**_NUMBER, "description": "how many later calls"},
+        total={**_TEXT, "description": "the largest sum of an argument, such as `amount <= 500`"},
+        until={"type": "string", "format": "date-time"},
+    ),
+    "Grants": _object(("grants",), grants={"type": "array", "items": _ref("GrantState")}),
+    "GrantState": {"type": "object", "description": "a grant, its `status`, and what was `used` and `spent`"},
     "Summary": _object(tuple(_SUMMARY), **_SUMMARY),
     "Page": _object(
         ("executions", "next"),
@@ -221,7 +238,19 @@ _SCHEMAS: Mapping[str, Any] = {
         usage={"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
     ),
     "PendingCall": _object(
-        ("key", "id", "name", "arguments", "reason", "rendering", "digest", "waits_for", "is_decided", "inner"),
+        (
+            "key",
+            "id",
+            "name",
+            "arguments",
+            "reason",
+            "rendering",
+            "digest",
+            "waits_for",
+            "is_decided",
+            "grantable",
+            "inner",
+        ),
         key={**_TEXT, "description": "identifies the call in decisions"},
         id={**_TEXT, "description": "the id that the model gave the call"},
         name=_TEXT,
@@ -235,6 +264,7 @@ _SCHEMAS: Mapping[str, Any] = {
         digest={**_TEXT, "description": "of this call and its `rendering`; a decision with another one is refused"},
         waits_for={**_TEXT, "description": "the key of a call that has to be settled first; empty for none"},
         is_decided={"type": "boolean"},
+        grantable={"type": "boolean", "description": "whether its approval may have a `grant` for later calls"},
         inner=_PENDING,
     ),
     "Event": _object(

@@ -246,6 +246,7 @@ def _pending_call(call: PendingCall) -> JsonDict:
         "digest": call.digest,
         "waits_for": call.waits_for,
         "is_decided": call.is_decided,
+        "grantable": call.grantable,
         "inner": pending_calls(call.inner),
     }
 

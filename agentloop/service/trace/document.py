@@ -224,7 +224,7 @@ class TracePending(TypedDict):
 
 
 class TraceDecision(TypedDict):
-    """A decision that was used; `detail` is the reason, the value or the arguments in it."""
+    """A decision that was used; `detail` is the reason, the value or the arguments in it, or the id of a grant that stood in its place."""
 
     at: float
     kind: str

@@ -205,8 +205,8 @@ def decision_entry(decision: Decision, at: float) -> TraceDecision:
 
 def _decision_content(decision: Decision) -> tuple[str, JsonValue]:
     match decision:
-        case Approve():
-            return "approve", None
+        case Approve(grant=grant):
+            return "approve", None if grant is None else f"from now on: {grant}"
         case Deny(reason):
             return "deny", reason
         case Answer(value):

@@ -368,6 +368,8 @@ class _ExecutionTrace:
         entry["status"], entry["effect"], entry["is_masked"] = "running", call.intent.effect.value, call.redacted
         entry["starts"].append(self._at)
         entry["started_at"], entry["pending"] = entry["starts"][0], None
+        if call.intent.grant and len(entry["starts"]) == 1:
+            entry["decisions"].append({"at": self._at, "kind": "grant", "principal": "", "detail": call.intent.grant})
         made = call.intent.requested if entry["parent"] else self._requested_call(entry["index"])
         self._note_request(entry, made)
 
