@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 from urllib.parse import quote
@@ -23,8 +23,9 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
 from agentloop.values.decisions import Approve, Suspend
 from agentloop.values.grants import GrantState, GrantUse
-from agentloop.values.json import JsonObject, format_json
+from agentloop.values.json import format_json
 from agentloop.values.points import AfterExecution, AroundToolUse, BeforeToolUse, ProceedToolUse
+from agentloop.values.run_requests import principal_of
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -33,8 +34,6 @@ from agentloop.values.tool_calls import ToolExecution, ToolSpec
 GrantOwner: TypeAlias = Literal["principal", "tenant"] | Callable[[AgentState], str]
 """For whom grants hold: for the principal who asks for an execution, for its tenant, or for whom a function of the state names."""
 
-_REQUEST = "agentloop.request"
-"""The owner of the extension of a state that holds how its execution was asked for."""
 _MAX_OWNER = 200
 
 
@@ -159,7 +158,8 @@ class AskUnlessGranted(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle,
     Attributes:
         approval: which calls need a decision, such as a `RequireApproval`.
         by: whose calls share grants: those of a `principal`, of a `tenant`, or those for which a function of the state returns the same
-            text. Where nobody is known to have asked for an execution, its grants hold for all such executions.
+            text. Where nobody is known to have asked for an execution, its grants hold for all such executions. A principal without a
+            tenant shares grants with nobody.
         priority: the position among other interceptors; by default that of `approval`.
 
     Raises:
@@ -337,9 +337,10 @@ def owner_of(state: AgentState, by: GrantOwner) -> str:
                 f"the function that names the owner of grants returns a text of at most {_MAX_OWNER} characters, not {owner!r:.100}"
             )
         return owner
-    request: object = state.extension(_REQUEST)
-    principal = request.get("principal") if isinstance(request, Mapping) else None
-    if not isinstance(principal, JsonObject):
+    principal = principal_of(state)
+    if principal is None:
         return ""
-    tenant, name = (str(principal.get(each, "")) for each in ("tenant", "name"))
-    return f"{quote(tenant)}/" if by == "tenant" else f"{quote(tenant)}/{quote(name)}"
+    tenant = quote(principal.tenant, safe="")
+    # Those without a tenant have nothing in common.
+    is_shared = by == "tenant" and tenant
+    return f"{tenant}/" if is_shared else f"{tenant}/{quote(principal.name, safe='')}"

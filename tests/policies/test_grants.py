@@ -29,6 +29,7 @@ from agentloop.values.grants import GrantUse
 from agentloop.values.json import format_json, freeze_object, parse_json
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.records import RecordedCall
+from agentloop.values.run_requests import Identity, with_request
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 
@@ -289,25 +290,25 @@ async def test_a_grant_is_for_a_principal_of_its_tenant_unless_it_is_shared_by_t
         journal = MemoryJournal()
         await give_as(journal, shared, "acme", "ada")
         found = set()
-        for tenant in ("acme", "acme/ada", ""):
+        for tenant in ("acme", "acme/", "acme/ada", ""):
             for name in ("ada", "ben"):
-                state = await payer(journal, Ledger(), pay(1), by=shared).execute(asked_by(tenant, name))
+                execution_id = f"{tenant} {name}"
+                asked = asked_by(tenant, name, execution_id)
+                state = await payer(journal, Ledger(), pay(1), by=shared).execute(asked, execution_id=execution_id)
                 found |= set() if state.pending else {(tenant, name)}
         assert found == served
         assert (await payer(journal, Ledger(), pay(1), by=shared).execute("Pay.")).pending
 
 
-def asked_by(tenant: str, name: str) -> AgentState:
-    """Return a state as a principal has asked for it."""
-    principal = {"name": name, "tenant": tenant, "scopes": []}
-    state = AgentState.start("Pay.")
-    return state.with_extension("agentloop.request", {"principal": principal})
+def asked_by(tenant: str, name: str, execution_id: str) -> AgentState:
+    """Return a state as a principal has asked for an execution."""
+    return with_request(AgentState.start("Pay."), execution_id, Identity(name, tenant=tenant))
 
 
 async def give_as(journal: MemoryJournal, by: Any, tenant: str, name: str) -> None:
     """Give a grant without limits to a principal."""
     loop = payer(journal, Ledger(), pay(1), by=by)
-    state = await loop.execute(asked_by(tenant, name))
+    state = await loop.execute(asked_by(tenant, name, "given"), execution_id="given")
     await loop.resume(state, {call.key: approve(call.digest, grant=Grant()) for call in state.pending})
 
 
