@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from agentloop.contracts.can_keep_grants import CanKeepGrants
 from agentloop.service.server.access import Principal, RequestRefused, Scope
-from agentloop.service.server.operations import JsonDict, Operations
+from agentloop.service.server.operations import Operations
+from agentloop.service.server.record_events import JsonDict
 from agentloop.values.grants import GrantState, describe_grant
 from agentloop.values.time_and_ids import SystemClock
 
