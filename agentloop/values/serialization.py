@@ -111,6 +111,7 @@ def make_converter() -> cattrs.Converter:
     converter.register_structure_hook_factory(_is_homogenous_tuple, partial(_tuple_hook, converter))
     converter.register_unstructure_hook(datetime, datetime.isoformat)
     converter.register_structure_hook(datetime, lambda text, _: datetime.fromisoformat(text))
+    converter.register_unstructure_hook_func(lambda hint: hint == frozenset[str], sorted)
     converter.register_unstructure_hook(bytes, lambda data: base64.b64encode(data).decode())
     converter.register_structure_hook(bytes, lambda text, _: base64.b64decode(text, validate=True))
     converter.register_unstructure_hook(JsonValue, thaw)

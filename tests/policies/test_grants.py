@@ -15,6 +15,7 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, approve, tool
+from agentloop.contracts import Tool
 from agentloop.durable import MemoryJournal, open_journal, replay
 from agentloop.durable.bodies import read_intent
 from agentloop.durable.forking import fork
@@ -83,6 +84,7 @@ async def give(journal: Any, grant: Grant, **options: Any) -> GrantState:
 
 async def only_grant(journal: Any) -> GrantState:
     """Return the grant of a journal."""
+    state: GrantState
     (state,) = await journal.grants()
     return state
 
@@ -206,7 +208,7 @@ async def _pay_more(amount: float, to: str = "ada", currency: str = "EUR") -> st
     return f"{to} got {amount} {currency}"
 
 
-CHANGED = {
+CHANGED: dict[str, Tool] = {
     "nothing": tool(name="pay")(_pay),
     "its description": tool(name="pay", description="Pay anybody.")(_pay),
     "its parameters": tool(name="pay")(_pay_more),
@@ -266,7 +268,7 @@ async def test_a_grant_needs_somebody_who_keeps_it() -> None:
         await plain.resume(state, {call.key: approve(call.digest, grant=Grant())})
     assert await journal.grants() == []
     with pytest.raises(ConfigurationError, match="RequireApproval"):
-        AskUnlessGranted("pay")  # type: ignore[arg-type]
+        AskUnlessGranted("pay")
     with pytest.raises(ConfigurationError, match="principal"):
         AskUnlessGranted(RequireApproval("pay"), by="user")  # type: ignore[arg-type]
 
@@ -539,14 +541,14 @@ def test_ten_thousand_grants_agree_with_an_oracle() -> None:
                         "amount": source.choice([0, 0.1, 0.2, 3, 10, 20.5, 39.99, -1, True, "5", None]),
                         "to": source.choice(["ada", "ben", "eve"]),
                     }
-                    amount = oracle(terms, used + len(held), spent + sum(held.values()), call, minute)
+                    let = oracle(terms, used + len(held), spent + sum(held.values()), call, minute)
                     use = GrantUse(
                         grant_id="g", key=key, amount=str(state.grant.amount_of(freeze_object(call)) or 0), at=now
                     )
                     state = state.hold(use, freeze_object(call), now)
-                    assert state.holds_for(key) is (amount is not None and not is_revoked), (number, terms, call)
+                    assert state.holds_for(key) is (let is not None and not is_revoked), (number, terms, call)
                     if state.holds_for(key):
-                        held[key], let_through = amount or Fraction(0), let_through + 1
+                        held[key], let_through = let or Fraction(0), let_through + 1
             state = from_json(to_json(state), GrantState)
             assert (state.used, Fraction(state.spent), len(state.holds)) == (used, spent, len(held))
     assert let_through > 10_000

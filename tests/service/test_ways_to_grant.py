@@ -32,9 +32,14 @@ async def pay(amount: float) -> str:
 
 def payer(journal: Any = None, **parts: Any) -> AgentLoop:
     """Return the agent. Its grants are for everybody, whoever asks in the ways below."""
-    script = [ToolCall("1", "pay", '{"amount": 20}'), "Done."]
     guard = AskUnlessGranted(RequireApproval("pay"), by=lambda _: "")
-    return AgentLoop.for_model(ScriptedInference(*script), tools=[pay], interceptors=[guard], journal=journal, **parts)
+    return AgentLoop.for_model(
+        ScriptedInference(ToolCall("1", "pay", '{"amount": 20}'), "Done."),
+        tools=[pay],
+        interceptors=[guard],
+        journal=journal,
+        **parts,
+    )
 
 
 async def by_run(db: str) -> bool:

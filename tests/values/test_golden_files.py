@@ -19,7 +19,8 @@ from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
-GOLDEN = Path(__file__).parent / "golden" / "agent_state_v3.json"
+GOLDEN = Path(__file__).parent / "golden" / "agent_state_v4.json"
+GOLDEN_OF_VERSION_3 = Path(__file__).parent / "golden" / "agent_state_v3.json"
 GOLDEN_OF_VERSION_2 = Path(__file__).parent / "golden" / "agent_state_v2.json"
 GOLDEN_OF_VERSION_1 = Path(__file__).parent / "golden" / "agent_state_v1.json"
 NOT_IN_STATES = {"block", "suspend", "happened", "did_not_happen", "cannot_tell"}
@@ -119,11 +120,16 @@ def representative_state() -> AgentState:
 
 
 def test_a_state_that_was_written_before_is_still_read() -> None:
-    """The file of schema version 3 is read as the expected state, and writing that state gives the same bytes."""
+    """The file of schema version 4 is read as the expected state, and writing that state gives the same bytes."""
     golden = GOLDEN.read_bytes()
     state = from_json(golden, AgentState)
     assert state == representative_state()
     assert to_json(state) == golden.rstrip(b"\n")
+
+
+def test_a_state_of_schema_version_3_is_still_read() -> None:
+    """Its file gives the same state."""
+    assert from_json(GOLDEN_OF_VERSION_3.read_bytes(), AgentState) == representative_state()
 
 
 def test_a_state_of_schema_version_2_is_still_read() -> None:

@@ -19,8 +19,9 @@ from hypothesis.strategies import SearchStrategy
 import agentloop.values
 from agentloop.errors import ConfigurationError, InvalidDocument, JournalError, NotJson, SchemaTooNew
 from agentloop.testing import strategies
+from agentloop.values import grants, points, serialization
 from agentloop.values import json as json_text
-from agentloop.values import points, serialization
+from agentloop.values.accounts import AccountHold, AccountKey, AccountState, Spending, SpendingLimit
 from agentloop.values.authority import Declarations, Statement
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import Bounds
@@ -29,6 +30,7 @@ from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.epochs import Epoch, PrefixBreak, Summary
 from agentloop.values.event import Event, EventHead, Operation
+from agentloop.values.grants import Grant, GrantState, GrantUse
 from agentloop.values.inference import (
     HostedTool,
     InferenceDelta,
@@ -75,6 +77,7 @@ from agentloop.values.records import (
     RecordedInference,
     RecordKind,
 )
+from agentloop.values.run_requests import Identity, RunRequest
 from agentloop.values.secrets import SecretFields
 from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
 from agentloop.values.state import AgentContext, AgentState
@@ -121,6 +124,20 @@ attempts = st.builds(
     instead=texts,
 )
 
+spendings = st.builds(Spending, st.integers(0), st.integers(0))
+spending_limits = st.builds(SpendingLimit, st.none() | st.integers(0), st.none() | st.integers(0))
+account_holds = st.builds(AccountHold, texts, spendings, st.integers(0), texts, st.integers(0))
+identities = st.builds(Identity, st.sampled_from(["ada", "Ben"]), tenant=texts, scopes=st.sets(texts, max_size=2))
+given_grants = st.builds(
+    Grant,
+    arguments=st.lists(st.sampled_from(["amount <= 50", 'to in ["ada"]', 'payment/currency == "EUR"']), max_size=2),
+    uses=st.none() | st.integers(1),
+    total=st.sampled_from(["", "amount <= 500"]),
+    until=st.none() | strategies.moments(),
+)
+grant_uses = st.builds(
+    GrantUse, grant_id=texts, key=texts, execution_id=texts, token=st.integers(0), at=strategies.moments()
+)
 STRATEGIES: dict[type, SearchStrategy[Any]] = {
     AgentContext: agent_contexts(),
     AgentState: agent_states(),
@@ -219,6 +236,35 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     StopSignal: stop_signals(),
     Suspend: st.builds(Suspend, texts),
     Summary: st.builds(Summary, texts, st.integers(1), st.integers(1)),
+    AccountKey: st.builds(AccountKey, texts, texts, texts),
+    Spending: spendings,
+    SpendingLimit: spending_limits,
+    AccountHold: account_holds,
+    AccountState: st.builds(
+        AccountState, spending_limits, spendings, st.lists(account_holds, max_size=2), st.integers(0)
+    ),
+    Identity: identities,
+    RunRequest: st.builds(
+        RunRequest,
+        execution_id=texts,
+        principal=st.none() | identities,
+        metadata=strategies.json_objects(),
+        headers=strategies.json_objects(),
+    ),
+    grants._Limit: st.just(grants._Limit.parse('to in ["ada", 1]')),
+    Grant: given_grants,
+    GrantUse: grant_uses,
+    GrantState: st.builds(
+        GrantState,
+        id=texts,
+        grant=given_grants,
+        tool=texts,
+        definition=texts,
+        given_at=strategies.moments(),
+        used=st.integers(0),
+        holds=st.lists(grant_uses, max_size=2),
+        revoked_at=st.none() | strategies.moments(),
+    ),
     Text: st.builds(Text, texts, provider_data=strategies.json_objects()),
     ToolCall: calls,
     ToolCalls: st.builds(
