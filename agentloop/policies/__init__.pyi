@@ -9,7 +9,6 @@ from agentloop.policies.budgets.prices import Price as Price
 from agentloop.policies.budgets.prices import Prices as Prices
 from agentloop.policies.budgets.prices import PriceTable as PriceTable
 from agentloop.policies.budgets.prices import PublishedPrices as PublishedPrices
-from agentloop.policies.budgets.shared_account import AccountBalance as AccountBalance
 from agentloop.policies.budgets.shared_account import BudgetAccount as BudgetAccount
 from agentloop.policies.budgets.token_account import token_account as token_account
 from agentloop.policies.egress import EgressApproval as EgressApproval

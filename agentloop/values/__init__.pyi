@@ -1,3 +1,4 @@
+from agentloop.values.accounts import AccountBalance as AccountBalance
 from agentloop.values.accounts import AccountHold as AccountHold
 from agentloop.values.accounts import AccountKey as AccountKey
 from agentloop.values.accounts import AccountState as AccountState

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from attrs import evolve, field, frozen
 
+from agentloop.values.time_and_ids import to_microseconds
 from agentloop.values.value import Value
 
 COST_UNITS_PER_DOLLAR = 10**12
@@ -264,6 +266,44 @@ class AccountState(Value):
             ],
             stored.get("requests", 0),
             stored.get("announced", 0),
+        )
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class AccountBalance(Value):
+    """What an account has spent, and what is left of it.
+
+    Attributes:
+        key: the account: its name, its owner and its period.
+        limit: how much it allows; None is no limit.
+        spent: what answers have cost.
+        reserved: what is reserved for requests that are answered soon.
+        unsettled: what was reserved for requests whose answers never came, such as those of a process that died. It counts as
+            spent, because the provider may have charged it.
+        remaining: what is neither spent, reserved nor unsettled; None is no limit.
+        requests: the number of answers.
+    """
+
+    key: AccountKey
+    limit: SpendingLimit
+    spent: Spending
+    reserved: Spending
+    unsettled: Spending
+    remaining: SpendingLimit
+    requests: int
+
+    @classmethod
+    def of(cls, key: AccountKey, state: AccountState, at: datetime) -> AccountBalance:
+        """Return the balance of the state of an account at a time."""
+        now = to_microseconds(at)
+        return cls(
+            key=key,
+            limit=state.limit,
+            spent=state.spent,
+            reserved=state.reserved(now),
+            unsettled=state.unsettled(now),
+            remaining=state.remaining,
+            requests=state.requests,
         )
 
 

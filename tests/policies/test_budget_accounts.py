@@ -6,8 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from agentloop.contracts import CanInfer, CanKeepAccounts
 from agentloop.durable import MemoryJournal, PostgresJournal, SqliteJournal, open_journal
 from agentloop.errors import ConfigurationError
 from agentloop.events import BudgetShareUsed
-from agentloop.policies import AccountBalance, BudgetAccount, Price, PriceTable
+from agentloop.policies import BudgetAccount, Price, PriceTable
 from agentloop.policies.budgets.memory_accounts import MemoryAccounts
 from agentloop.testing import AccountKit, LoopClock, run_in_virtual_time
 from agentloop.values import (
@@ -36,7 +35,6 @@ from agentloop.values import (
     ToolCall,
     Usage,
 )
-from tests.limits import LONGEST
 from tests.policies.budget_models import status_and_reason
 
 TABLE = PriceTable({"big-*": Price(input=10, output=50)})
@@ -326,104 +324,3 @@ def test_postgres_keeps_the_laws_of_stores(postgres_url: str) -> None:
     """A journal in PostgreSQL passes the kit; each store has a schema of its own."""
     numbers = count()
     AccountKit(lambda: PostgresJournal(postgres_url, schema=f"store_{next(numbers)}"), examples=3).check_all()
-
-
-# --- processes ----------------------------------------------------------------------------------------------------
-
-PROCESS = """
-import asyncio, sys
-from agentloop import AgentLoop, ToolCallingDriver
-from agentloop.durable import open_journal
-from tests.policies.test_budget_accounts import HOLD_SECONDS, TENANTS, TicketModel, account_of
-
-class HangingModel(TicketModel):
-    async def infer(self, request):
-        if self.answers == 1:
-            print("sent", flush=True)
-            await asyncio.sleep(3600)
-        return await super().infer(request)
-
-async def main():
-    place, cost, first, count, is_victim = sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:])
-    journal, model = open_journal(place), HangingModel(seconds=0) if is_victim else TicketModel(seconds=0)
-    account = account_of(
-        cost, store=journal, by=lambda state: state.context.system_prompt, hold_seconds=HOLD_SECONDS
-    )
-    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account])
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    for ticket in range(first, first + count):
-        state = await loop.replace(system_prompt=TENANTS[ticket % len(TENANTS)]).execute(f"ticket {ticket}")
-        if state.status.value == "completed":
-            print("answered", flush=True)
-        else:
-            assert "the budget account" in state.stop_signal.message, state
-    await journal.aclose()
-
-asyncio.run(main())
-"""
-TENANTS = ("red", "green", "blue", "black", "white")
-VICTIMS = 2
-HOLD_SECONDS = 10.0  # what the killed processes had reserved is waited for as long
-RESERVED = 15_300_000_000  # at most, for one request: its few input tokens and 300 output tokens
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("count", [25, 250])
-def test_processes_with_kills_keep_the_sums(count: int, db: str) -> None:
-    """Eight processes, two killed while an answer is awaited, use the sums of five tenants: none is exceeded, all are used."""
-    cost = round(count * 8 / len(TENANTS) * TICKET * 0.6, 6)  # for three of five tickets; the killed leave a quarter
-    children = list[subprocess.Popen[str]]()
-    with ExitStack() as stack:
-        for number in range(8):
-            options = [db, str(cost), str(number * count), str(count), str(int(number < VICTIMS))]
-            command = [sys.executable, "-c", PROCESS, *options]
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            children.append(stack.enter_context(child))
-            stack.callback(child.kill)
-        answers = _run_and_kill(children)
-    balances = asyncio.run(_read_balances(db, cost))
-    assert sum(balance.requests for balance in balances) == answers
-    # What the killed processes had sent is paid, and nobody waits for it: it is reserved for nobody.
-    unsettled = sum(balance.unsettled.cost for balance in balances)
-    assert 0 < unsettled <= VICTIMS * RESERVED
-    for balance in balances:
-        assert balance.reserved == Spending()
-        assert balance.spent.cost == balance.requests * 14 * 10**9
-        assert balance.spent.cost + balance.unsettled.cost <= (balance.limit.cost or 0)
-        # Nothing that would fit was refused.
-        assert (balance.remaining.cost or 0) < RESERVED
-
-
-def _run_and_kill(children: list[subprocess.Popen[str]]) -> int:
-    """Start all at once, kill the victims while the others work, and return the number of answers."""
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("\n")
-        child.stdin.flush()
-    answers = 0
-    for child in children[:VICTIMS]:
-        assert child.stdout is not None
-        assert [child.stdout.readline(), child.stdout.readline()] == ["answered\n", "sent\n"]
-        child.kill()
-        child.wait()
-        answers += 1
-    for child in children[VICTIMS:]:
-        answers += child.communicate(timeout=2 * LONGEST)[0].count("answered\n")
-        assert child.returncode == 0
-    return answers
-
-
-async def _read_balances(db: str, cost: float) -> list[AccountBalance]:
-    """Return the balances of all tenants at a time when no answer is expected any more."""
-    journal = open_journal(db)
-    assert isinstance(journal, CanKeepAccounts)
-    try:
-        account = account_of(cost, store=journal)
-        at = datetime.now(UTC) + timedelta(seconds=account.hold_seconds)
-        return [await account.balance(tenant, at=at) for tenant in TENANTS]
-    finally:
-        await journal.aclose()

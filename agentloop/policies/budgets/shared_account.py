@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from attrs import Attribute, define, evolve, field, frozen
+from attrs import Attribute, Factory, define, evolve, field, frozen
 from attrs.validators import ge, gt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
@@ -19,7 +19,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
 from agentloop.contracts.can_tell_controls import CanTellControls, Control
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, InvalidResponse
 from agentloop.events.accounts import BudgetShareUsed
 from agentloop.events.bus import emit
 from agentloop.interception.interceptor import Interceptor
@@ -35,6 +35,7 @@ from agentloop.policies.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS
 from agentloop.values.accounts import (
     NO_SPENDING,
     WARNING_PERCENTS,
+    AccountBalance,
     AccountHold,
     AccountKey,
     AccountState,
@@ -58,50 +59,12 @@ from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopReason
 from agentloop.values.time_and_ids import SystemClock, to_microseconds
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
-from agentloop.values.value import Value, instance_of, one_of
+from agentloop.values.value import instance_of, one_of
 
 _MIN_PAUSE, _MAX_PAUSE = 0.02, 1.0
 """How long a request waits until it looks again whether others have returned what they reserved, in seconds."""
 _HOLD_SECONDS = 600.0
 _MAX_NAME = 100
-
-
-@frozen(eq=False, repr=False, kw_only=True)
-class AccountBalance(Value):
-    """What an account has spent, and what is left of it.
-
-    Attributes:
-        key: the account: its name, its owner and its period.
-        limit: how much it allows; None is no limit.
-        spent: what answers have cost.
-        reserved: what is reserved for requests that are answered soon.
-        unsettled: what was reserved for requests whose answers never came, such as those of a process that died. It counts as
-            spent, because the provider may have charged it.
-        remaining: what is neither spent, reserved nor unsettled; None is no limit.
-        requests: the number of answers.
-    """
-
-    key: AccountKey
-    limit: SpendingLimit
-    spent: Spending
-    reserved: Spending
-    unsettled: Spending
-    remaining: SpendingLimit
-    requests: int
-
-    @classmethod
-    def of(cls, key: AccountKey, state: AccountState, at: datetime) -> AccountBalance:
-        """Return the balance of the state of an account at a time."""
-        now = to_microseconds(at)
-        return cls(
-            key=key,
-            limit=state.limit,
-            spent=state.spent,
-            reserved=state.reserved(now),
-            unsettled=state.unsettled(now),
-            remaining=state.remaining,
-            requests=state.requests,
-        )
 
 
 def _check_name(_: object, __: Attribute[str], name: object) -> None:
@@ -116,14 +79,27 @@ def _find_zone(name: str) -> ZoneInfo:
         raise ConfigurationError(f"there is no time zone {name!r}; write it as Europe/Berlin or UTC") from error
 
 
+@define(eq=False)
+class _Home:
+    """Where accounts without a store of their own are kept.
+
+    Attributes:
+        memory: those of executions without a journal.
+        last: those of the execution that began last.
+    """
+
+    memory: CanKeepAccounts = field(factory=MemoryAccounts)
+    last: CanKeepAccounts = field(default=Factory(lambda home: home.memory, takes_self=True))
+
+
 @frozen(repr=False)
 class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecycle, CanTellControls):
     """Limits what many executions use together: a batch, a day, a tenant; a `Budget` limits one execution with its sub-agents.
 
-        tickets = BudgetAccount("tickets", cost=5.0, store=journal)
-        loop = AgentLoop.for_model("…", interceptors=[tickets])
+        tickets = BudgetAccount("tickets", cost=5.0)
+        loop = AgentLoop.for_model("…", interceptors=[tickets], journal=journal)
 
-    All executions of all loops with an account of this name, in this store, share one sum, sub-agents included. Before each
+    All executions of all loops with an account of this name, in one store, share one sum, sub-agents included. Before each
     request, the most that it may use is reserved; its usage then replaces the reservation. A request that does not fit is not
     sent: the execution stops with the limit as its reason. A request that does not fit only because of what others have
     reserved waits for them. So the sum is exceeded only by as much as answers are larger than what was reserved for them.
@@ -140,8 +116,8 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         zone: the time zone in which days and months begin, such as `Europe/Berlin`.
         by: `principal` or `tenant` for a sum of its own for each who asks or for each tenant, or a function that returns the name
             of the owner from the state; None for one sum for all.
-        store: where accounts are kept: a `SqliteJournal` or `PostgresJournal` for many processes, in its database. By default in
-            the memory of this object.
+        store: where accounts are kept, such as in the database of a `SqliteJournal` or `PostgresJournal`, for many processes. By
+            default in the journal of the execution, and without a journal in the memory of this object.
         prices: the prices of models; by default the published prices (needs the extra `prices`).
         unknown: what to do about unknown usage and prices; as for `Budget`.
         model: the model to assume where requests do not name one; as for `Budget`.
@@ -162,7 +138,7 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
     )
     zone: str = field(default="UTC", kw_only=True)
     by: AccountOwner | None = field(default=None, kw_only=True)
-    store: CanKeepAccounts = field(factory=MemoryAccounts, validator=instance_of(CanKeepAccounts), kw_only=True)
+    store: CanKeepAccounts | None = field(default=None, validator=optional(instance_of(CanKeepAccounts)), kw_only=True)
     prices: Prices | None = field(default=None, kw_only=True)
     unknown: UnknownUsage = field(default="estimate", validator=on_unknown_usage, kw_only=True)
     model: str = field(default="", kw_only=True)
@@ -173,6 +149,7 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
     writes: Collection[str] | None = field(default=frozenset[str](), init=False, eq=False)
     _owner: str | None = field(default=None, kw_only=True, eq=False)
     _events: CanHandleEvents | None = field(default=None, kw_only=True, eq=False)
+    _home: _Home = field(factory=_Home, kw_only=True, eq=False)
     _run: _AccountRun | None = field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -206,7 +183,9 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         return AccountKey(self.account, owner, period)
 
     async def balance(self, owner: str = "", *, at: datetime | None = None) -> AccountBalance:
-        """Return what was spent, and what is left.
+        """Return what was spent, and what is left, in the store of the account.
+
+        An account without a store of its own is read where the execution that began last keeps it.
 
         Args:
             owner: the principal or the tenant, or what the function `by` returns; empty for everybody.
@@ -217,12 +196,16 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         """
         at = SystemClock().now() if at is None else at
         key = self.key(at, owner)
-        state = dict(await self.store.accounts()).get(key, AccountState())
+        state = dict(await (self.store or self._home.last).accounts()).get(key, AccountState())
         return AccountBalance.of(key, evolve(state, limit=self.limit), at)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy for one execution."""
-        return evolve(self, run=_AccountRun(scope, AccountEntry(self._create_meter())))
+        """Return a copy for one execution.
+
+        Raises:
+            ConfigurationError: the account has no store of its own, and the journal of the execution keeps no accounts.
+        """
+        return evolve(self, run=self._start(scope))
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that tells this bus which part of the sum is used."""
@@ -272,13 +255,8 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         try:
             with _charging(key, hold):
                 response = await proceed()
-        except Exception:
-            await self.store.update_account(key, lambda state: state.release(hold.id))
-            raise
-        except BaseException:
-            # The provider may have received the request, and answer it to nobody.
-            now = self._now
-            await self.store.update_account(key, lambda state: state.lapse(hold.id, now))
+        except BaseException as error:
+            await self._end(key, hold, error)
             raise
         output = parts_length(response.parts) // BYTES_PER_TOKEN
         entry = self._current_run.entry
@@ -286,9 +264,16 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         await self._update(key, lambda state: state.settle(hold.id, spending), point.state)
         return response
 
+    async def _end(self, key: AccountKey, hold: AccountHold, error: BaseException) -> None:
+        # A provider may have charged the request of a task that was cancelled, and an answer that nobody can read.
+        may_be_charged, now = not isinstance(error, Exception) or isinstance(error, InvalidResponse), self._now
+        await self._current_run.store.update_account(
+            key, lambda state: state.lapse(hold.id, now) if may_be_charged else state.release(hold.id)
+        )
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Let agents that serve the call use the account."""
-        lender = _AccountLender(self, self._owner_of(point.state))
+        lender = _AccountLender(evolve(self, store=self._current_run.store), self._owner_of(point.state))
         with set_current_lender(lender, self._kind):
             return await proceed()
 
@@ -300,7 +285,22 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
 
     @property
     def _current_run(self) -> _AccountRun:
-        return _AccountRun(ExecutionScope(), AccountEntry(self._create_meter())) if self._run is None else self._run
+        return self._start(ExecutionScope()) if self._run is None else self._run
+
+    def _start(self, scope: ExecutionScope) -> _AccountRun:
+        self._home.last = store = self.store or self._store_of(scope)
+        return _AccountRun(scope, store, AccountEntry(self._create_meter()))
+
+    def _store_of(self, scope: ExecutionScope) -> CanKeepAccounts:
+        journal: object = None if scope.log is None else scope.log.settings.journal
+        if journal is None:
+            return self._home.memory
+        if isinstance(journal, CanKeepAccounts):
+            return journal
+        raise ConfigurationError(
+            f"the budget account {self.account!r} has no store=, and {journal!r:.200}, the journal of the execution, keeps no "
+            "accounts; give store=, such as a SqliteJournal, or a MemoryJournal for one process"
+        )
 
     @property
     def _now(self) -> int:
@@ -342,7 +342,7 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _update(self, key: AccountKey, change: AccountChange, state: AgentState) -> AccountState:
-        update: AccountUpdate = await self.store.update_account(key, change)
+        update: AccountUpdate = await self._current_run.store.update_account(key, change)
         if self._events is not None and update.after.announced > update.before.announced:
             left = update.after.remaining
             for percent in WARNING_PERCENTS:
@@ -386,8 +386,10 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         key = self.key(run.scope.clock.now(), self._owner_of(state))
         hold = AccountHold(hold_id, spending, now, state.execution_id)
         # In two changes, each of which can be repeated.
-        await self.store.update_account(key, lambda account: account.note(hold))
-        await self.store.update_account(key, lambda account: account.settle(hold_id, spending, announces=False))
+        await self._current_run.store.update_account(key, lambda account: account.note(hold))
+        await self._current_run.store.update_account(
+            key, lambda account: account.settle(hold_id, spending, announces=False)
+        )
 
 
 _CHARGING: ContextVar[frozenset[tuple[AccountKey, str]]] = ContextVar("agentloop accounts", default=frozenset())
@@ -418,12 +420,14 @@ class _AccountRun:
 
     Attributes:
         scope: the scope of the execution.
+        store: where the account is kept.
         entry: measures its requests and its usage.
         others: what its interceptors have used, as far as it was counted; None before the start.
         count: the number of reservations.
     """
 
     scope: ExecutionScope
+    store: CanKeepAccounts
     entry: AccountEntry
     others: Spending | None = None
     count: int = 0

@@ -9,12 +9,11 @@ import click
 
 from agentloop.contracts.can_keep_accounts import CanKeepAccounts
 from agentloop.durable.journal import Journal
-from agentloop.policies.budgets.shared_account import AccountBalance
 from agentloop.service.cli.console import as_one_line, create_console
 from agentloop.service.cli.errors import InvalidUsage
 from agentloop.service.cli.journals import journal_option, with_journal
 from agentloop.service.cli.tables import Cell, Column, print_table
-from agentloop.values.accounts import Spending, SpendingLimit
+from agentloop.values.accounts import AccountBalance, Spending, SpendingLimit
 from agentloop.values.time_and_ids import SystemClock
 
 
