@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from attrs import asdict, define, evolve, field, frozen
 
+from agentloop import policies
 from agentloop.agents.agent_file import (
     COMPILERS,
     OPTION_NAMES,
@@ -368,6 +369,8 @@ class _AgentBuilder:
             yield RequireApproval(_rules(permissions["ask"]))
         if "budget" in agent.values:
             yield Budget(**{"model": model_name, **agent.value("budget")})
+        for name, account in agent.value("accounts", {}).items():
+            yield policies.BudgetAccount(name, **{"model": model_name, **account})
 
     def _check_patterns(self, agent: AgentDescriptor, tools: Tools) -> None:
         """Note each name in the permissions that matches no tool, unless a server may have it."""

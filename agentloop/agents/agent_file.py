@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, fields, frozen
 
+from agentloop import policies
 from agentloop.compilers.clearing import ClearOldResults
 from agentloop.compilers.history import ConversationWithCurrentToolTrace, WholeConversation
 from agentloop.compilers.window import SlidingWindow, TokenWindow
@@ -137,6 +138,27 @@ BUDGET: Mapping[str, Check] = {
 }
 """The keys of `budget`: attributes of `Budget`."""
 
+
+def _any_account(**options: Any) -> object:
+    return policies.BudgetAccount("account", **{"tokens": 0, **options})
+
+
+ACCOUNT: Mapping[str, Check] = {
+    name: _accepted_by(_any_account, name, check)
+    for name, check in {
+        "tokens": _COUNT,
+        "cost": _NUMBER,
+        "per": _TEXT,
+        "zone": _TEXT,
+        "by": _TEXT,
+        "unknown": _TEXT,
+        "model": _TEXT,
+        "max_output_tokens": _COUNT,
+        "hold_seconds": _NUMBER,
+    }.items()
+}
+"""The keys of an account in `accounts`: attributes of `BudgetAccount`."""
+
 PERMISSIONS: Mapping[str, Check] = {"allow": _LIST, "deny": _LIST, "ask": _LIST}
 """The keys of `permissions`."""
 
@@ -190,6 +212,7 @@ AGENT: Mapping[str, Check] = {
     "agents": has_type(list, dict),
     "permissions": _TABLE,
     "budget": _TABLE,
+    "accounts": _TABLE,
     "max_steps": lambda value: _COUNT(value) or ("" if value > 0 else f"it has to be more than 0, not {value}"),
     "output": _schema,
     "driver": _one_of(*DRIVER_MODES),
@@ -374,6 +397,9 @@ class AgentReader:
         self._check_tools(values)
         for server in self._tables_of(values.get("mcp")):
             self._check_server(server)
+        for account in self._tables_of(values.get("accounts")):
+            if not self._checked(account, ACCOUNT).keys() & {"tokens", "cost"}:
+                self.mistakes.append(account.mistake("an account limits something: add cost, in dollars, or tokens"))
         return AgentDescriptor(
             str(values["name"].value) if "name" in values else name,
             place,

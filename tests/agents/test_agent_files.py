@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import agentloop
 from agentloop import AgentLoop, Interceptor, LLMConfig, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.agents.agent_file import (
+    ACCOUNT,
     AGENT,
     BUDGET,
     CALL,
@@ -29,6 +30,7 @@ from agentloop.agents.agent_file import (
 from agentloop.compilers import SlidingWindow
 from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.policies import BudgetAccount
 from agentloop.values.bounds import Bounds, apply_bounds
 from agentloop.values.decisions import approve
 from agentloop.values.inference import InferenceOptions, InferenceResponse
@@ -342,6 +344,41 @@ def test_the_budget_share_of_a_sub_agent_is_from_none_to_all(folder: Path) -> No
         agent = load(folder, text).tools.get("b")
         assert isinstance(agent, AgentTool)
         assert agent.budget_share == share
+
+
+def test_accounts_are_described_by_name(folder: Path) -> None:
+    """Each is a `BudgetAccount` with the model of the agent; it keeps its sum in the journal of the executions."""
+    text = """
+model = "ollama:m"
+[accounts.support]
+tokens = 1_000
+per = "month"
+zone = "Europe/Berlin"
+by = "tenant"
+[accounts.all]
+tokens = 5_000
+"""
+    support, everybody = load(folder, text).interceptors
+    assert support == BudgetAccount("support", tokens=1_000, per="month", zone="Europe/Berlin", by="tenant", model="m")
+    assert everybody == BudgetAccount("all", tokens=5_000, model="m")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('per = "month"', "accounts.support: an account limits something: add cost, in dollars, or tokens"),
+        ('tokens = 1\nper = "week"', "week"),
+        ('tokens = 1\nzone = "Mars/Crater"', "there is no time zone 'Mars/Crater'"),
+        ('tokens = 1\nby = "team"', "'team'"),
+        ("tokens = 1\ncosts = 2", "there is no such key; did you mean 'cost'?"),
+    ],
+)
+def test_mistakes_in_accounts_are_told_with_their_place(folder: Path, text: str, problem: str) -> None:
+    """An account without a sum, and options that `BudgetAccount` refuses, are mistakes of the file."""
+    with pytest.raises(InvalidDescriptor) as caught:
+        load(folder, f'model = "ollama:m"\n[accounts.support]\n{text}')
+    assert "accounts.support" in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_servers_are_described_and_have_to_be_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -743,6 +780,7 @@ def test_the_page_about_agents_lists_every_key() -> None:
         "Keys of `settings`": SETTINGS,
         "Keys of `permissions`": {**PERMISSIONS, **RULE},
         "Keys of `budget`": BUDGET,
+        "Keys of an account": ACCOUNT,
         "Keys of `compiler`": COMPILERS,
         "Keys of a server": MCP,
         "Keys of a sub-agent": {"source": None, **CALL},
