@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, AgentState, ToolCallingDriver
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCallingDriver, handoff_to, tool
 from agentloop.contracts import CanInfer, CanKeepAccounts
-from agentloop.durable import MemoryJournal, PostgresJournal, SqliteJournal, open_journal
-from agentloop.errors import ConfigurationError
+from agentloop.durable import MemoryJournal, PostgresJournal, SqliteJournal, open_journal, replay
+from agentloop.errors import BadRequest, ConfigurationError, InvalidResponse
 from agentloop.events import BudgetShareUsed
+from agentloop.loop import Identity
 from agentloop.policies import BudgetAccount, Price, PriceTable
 from agentloop.policies.budgets.memory_accounts import MemoryAccounts
 from agentloop.testing import AccountKit, LoopClock, run_in_virtual_time
+from agentloop.testing.journal_network import UnreliableJournal
 from agentloop.values import (
+    AccountBalance,
     AccountHold,
     AccountKey,
     AccountState,
@@ -35,6 +40,7 @@ from agentloop.values import (
     ToolCall,
     Usage,
 )
+from agentloop.values.run_requests import with_request
 from tests.policies.budget_models import status_and_reason
 
 TABLE = PriceTable({"big-*": Price(input=10, output=50)})
@@ -173,6 +179,105 @@ def test_days_and_tenants_have_sums_of_their_own() -> None:
         return found
 
     assert run_in_virtual_time(run()) == ["completed"] * 2 + ["stopped"] * 2 + ["completed"] * 2
+
+
+ADA, ANN = Identity("ada", tenant="acme"), Identity("ann", tenant="acme")
+OTHER_ADA, NOBODY_S = Identity("ada", tenant="bell/co"), Identity("ada")
+
+
+@pytest.mark.parametrize(
+    ("by", "owners"),
+    [("tenant", ["acme", "acme", "bell/co"]), ("principal", ["acme/ada", "acme/ann", "bell%2Fco/ada", "ada"])],
+)
+async def test_who_asks_or_the_tenant_has_a_sum(by: Literal["tenant", "principal"], owners: list[str]) -> None:
+    """Each principal, or each tenant, has a sum of its own; two tenants may have principals of one name."""
+    account = account_of(10.0, by=by)
+    loop = AgentLoop(ToolCallingDriver(TicketModel(seconds=0)), interceptors=[account])
+    for number, principal in enumerate([ADA, ANN, OTHER_ADA, NOBODY_S][: len(owners)]):
+        state = with_request(AgentState.start("ticket"), f"run-{number}", principal)
+        assert (await loop.execute(state, execution_id=f"run-{number}")).status.value == "completed"
+    assert {owner: (await account.balance(owner)).requests for owner in owners} == Counter(owners)
+
+
+async def test_an_account_is_kept_in_the_journal_of_the_execution() -> None:
+    """Without a store of its own, loops with one journal share the sum; its balance is read there."""
+    journal = MemoryJournal()
+    accounts = [account_of(10.0), account_of(10.0)]
+    for account in accounts:
+        loop = AgentLoop(ToolCallingDriver(TicketModel(seconds=0)), interceptors=[account], journal=journal)
+        await loop.execute("ticket")
+    ((key, state),) = await journal.accounts()
+    assert (key, state.requests) == (AccountKey("tickets"), 2)
+    assert [(await account.balance()).requests for account in accounts] == [2, 2]
+
+
+async def test_a_journal_that_keeps_no_accounts_needs_a_store() -> None:
+    """An execution in such a journal does not begin with an account in memory, which other processes would not see."""
+    model, journal = TicketModel(seconds=0), UnreliableJournal(MemoryJournal())
+    loop = AgentLoop(ToolCallingDriver(model), interceptors=[account_of(10.0)], journal=journal)
+    with pytest.raises(ConfigurationError, match="the journal of the execution, keeps no accounts; give store="):
+        await loop.execute("ticket")
+    assert model.answers == 0
+    stored = account_of(10.0, store=MemoryJournal())
+    await loop.replace(interceptors=[stored]).execute("ticket")
+    assert (await stored.balance()).requests == 1
+
+
+async def test_recorded_answers_are_not_charged_again() -> None:
+    """The process that continues an execution is charged for what it sends, and a replay for nothing."""
+    journal, account, has_begun = MemoryJournal(), account_of(10.0), asyncio.Event()
+
+    @tool(effect="idempotent")
+    async def helper(task: str) -> str:
+        """Help."""
+        if not has_begun.is_set():
+            has_begun.set()
+            await asyncio.sleep(3600)
+        return task
+
+    loop = AgentLoop(ToolCallingDriver(CallerModel()), tools=[helper], interceptors=[account], journal=journal)
+    task = asyncio.create_task(loop.execute("go", execution_id="one"))
+    await has_begun.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (await account.balance()).requests == 1
+    assert (await loop.recover("one")).status.value == "completed"
+    assert (await account.balance()).requests == 2
+    assert (await replay(journal, "one", loop)).is_equal
+    balance = await account.balance()
+    assert (balance.requests, balance.reserved, balance.unsettled) == (2, Spending(), Spending())
+
+
+@pytest.mark.parametrize("has_account", [False, True])
+async def test_a_loop_that_takes_the_conversation_over_is_charged_once(*, has_account: bool) -> None:
+    """After a handoff the account of the first loop is charged, also where the other loop has the account itself."""
+    account = account_of(10.0)
+    other = AgentLoop(ToolCallingDriver(TicketModel(seconds=0)), interceptors=[account] if has_account else [])
+
+    def to_other(request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse((ToolCall("1", "to_other", "{}"),), FinishReason.TOOL_CALLS, Usage(900, 100), "big-1")
+
+    tools = [handoff_to(other, name="to_other", description="Anything.")]
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(to_other)), tools=tools, interceptors=[account])
+    assert (await loop.execute("go")).final_text == "done"
+    assert (await account.balance()).requests == 2
+
+
+def test_an_answer_that_cannot_be_read_counts_as_spent() -> None:
+    """The provider has charged for it; a request that it refused costs nothing."""
+
+    def fail(error: Exception) -> AccountBalance:
+        class FailingModel(CanInfer):
+            async def infer(self, _: InferenceRequest) -> InferenceResponse:
+                raise error
+
+        account = account_of(10.0)
+        asyncio.run(AgentLoop(ToolCallingDriver(FailingModel()), interceptors=[account]).execute("ticket"))
+        return asyncio.run(account.balance())
+
+    assert fail(InvalidResponse("truncated")).unsettled.cost > 0
+    refused = fail(BadRequest("no such model", status=404))
+    assert (refused.reserved, refused.unsettled, refused.spent) == (Spending(), Spending(), Spending())
 
 
 def test_an_account_by_tenant_refuses_nobody() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from agentloop.errors import ConfigurationError
+from agentloop.values.run_requests import Identity, principal_of
 from agentloop.values.state import AgentState
 
 AccountOwner: TypeAlias = Literal["principal", "tenant"] | Callable[[AgentState], str]
-"""What names the owner of an account: who asks for an execution, the tenant of whoever asks, or a function of the state."""
+"""What names the owner of an account: who asks for an execution, as `ada` or `tenant/ada`; the tenant; or a function of the state."""
 
-_REQUEST = "agentloop.request"
-"""The owner of the extension of a state that holds how its execution was asked for."""
 _MAX_OWNER = 200
 
 
@@ -29,7 +28,7 @@ def find_owner(by: AccountOwner | None, state: AgentState, account: str) -> str:
     """
     if by is None:
         return ""
-    owner = by(state) if callable(by) else _name_in_request(by, state)
+    owner = by(state) if callable(by) else _name_of(by, principal_of(state))
     if not isinstance(owner, str) or not owner:
         source = f"by={by!r}" if isinstance(by, str) else "its function"
         raise ConfigurationError(
@@ -41,9 +40,14 @@ def find_owner(by: AccountOwner | None, state: AgentState, account: str) -> str:
     return owner
 
 
-def _name_in_request(by: str, state: AgentState) -> object:
-    request: object = state.extension(_REQUEST)
-    principal = request.get("principal") if isinstance(request, Mapping) else None
-    if not isinstance(principal, Mapping):
+def _name_of(by: str, principal: Identity | None) -> str:
+    if principal is None:
         return ""
-    return principal.get("tenant" if by == "tenant" else "name")
+    if by == "tenant" or not principal.tenant:
+        return principal.tenant if by == "tenant" else _escaped(principal.name)
+    # Two tenants may have principals of the same name.
+    return f"{_escaped(principal.tenant)}/{_escaped(principal.name)}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F")

@@ -188,7 +188,8 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         An account without a store of its own is read where the execution that began last keeps it.
 
         Args:
-            owner: the principal or the tenant, or what the function `by` returns; empty for everybody.
+            owner: for whom: a principal, such as `ada` or, in a tenant, `acme/ada`; a tenant; or what the function `by` returns;
+                empty for everybody.
             at: a time in the day or month; by default now.
 
         Raises:
