@@ -28,7 +28,7 @@ def find_owner(by: AccountOwner | None, state: AgentState, account: str) -> str:
     """
     if by is None:
         return ""
-    owner = by(state) if callable(by) else _name_of(by, principal_of(state))
+    owner: object = by(state) if callable(by) else _name_of(by, principal_of(state))
     if not isinstance(owner, str) or not owner:
         source = f"by={by!r}" if isinstance(by, str) else "its function"
         raise ConfigurationError(
