@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +35,8 @@ from agentloop.values.json import format_json, freeze_object, parse_json
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.records import RecordedCall
 from agentloop.values.run_requests import Identity, with_request
+from tests.limits import LONGEST
+from tests.policies import grant_process
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 
@@ -586,3 +592,63 @@ async def test_executions_agree_with_an_oracle(count: int) -> None:
             found = await only_grant(journal)
             assert (found.used, Fraction(found.spent), found.holds) == (used, spent, ())
     assert min(ran, waited) > count
+
+
+# --- processes that are killed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kills", [pytest.param(3, id="3"), pytest.param(24, id="24", marks=pytest.mark.heavy)])
+def test_killed_processes_use_a_grant_once_for_each_call(kills: int, db: str, tmp_path: Path) -> None:
+    """Of two processes that pay at the same time, one is killed again and again: what is counted is what is recorded, and no more than allowed."""
+    ledger, uses = tmp_path / "ledger", 11
+    ledger.touch()
+    asyncio.run(prepare(db, uses))
+    source, names = random.Random(kills), ("first", "second")
+    children = {name: start_process(db, ledger, name) for name in names}
+    try:
+        for _ in range(kills):
+            name = source.choice(names)
+            time_to_live = source.uniform(0.0, 1.2)
+            with suppress(subprocess.TimeoutExpired):
+                children[name].wait(time_to_live)
+            children[name].kill()
+            children[name].communicate()
+            children[name] = start_process(db, ledger, name)
+        outputs = [children[name].communicate(timeout=LONGEST)[0] for name in names]
+    finally:
+        for child in children.values():
+            child.kill()
+            child.communicate()
+    assert all(output.endswith(("waits\n", "done\n")) for output in outputs), outputs
+    assert any(output.endswith("waits\n") for output in outputs), "there are more calls than uses"
+    state, named = asyncio.run(read_uses(db, names))
+    paid = set(ledger.read_text().split())
+    assert (state.used, state.holds) == (uses, ())
+    assert len(set(named)) == uses
+    assert len(paid) == uses
+
+
+def start_process(db: str, ledger: Path, name: str) -> subprocess.Popen[str]:
+    """Start a process that runs or recovers an execution."""
+    command = [sys.executable, "-m", "tests.policies.grant_process", db, str(ledger), name]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+async def prepare(db: str, uses: int) -> None:
+    """Give a grant for the tool of the processes."""
+    journal = open_journal(db)
+    call = ToolCall("1", "pay", '{"amount": 1, "note": "given"}')
+    loop = grant_process.payer(journal, os.devnull, (call, "done"))
+    state = await loop.execute("Pay.")
+    grant = Grant(uses=uses, total=f"amount <= {uses + 3}")
+    await loop.resume(state, {call.key: approve(call.digest, grant=grant) for call in state.pending})
+    await journal.aclose()
+
+
+async def read_uses(db: str, names: Sequence[str]) -> tuple[GrantState, list[str]]:
+    """Return the grant, and the keys of the calls whose intents name it."""
+    journal = open_journal(db)
+    state = await only_grant(journal)
+    named = [each.intent.key for name in names for each in await recorded_calls(journal, name) if each.intent.grant]
+    await journal.aclose()
+    return state, named
