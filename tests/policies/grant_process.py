@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable import open_journal
 from agentloop.interception import RequireApproval
 from agentloop.policies import AskUnlessGranted
@@ -17,7 +19,7 @@ from agentloop.policies import AskUnlessGranted
 CALLS = 4
 
 
-def payer(journal: object, ledger: str, script: tuple[object, ...]) -> AgentLoop:
+def payer(journal: CanJournal, ledger: str, script: Sequence[Sequence[ToolCall] | str]) -> AgentLoop:
     """Return an agent that asks before it pays, unless that is granted."""
 
     @tool(effect="idempotent", sequential=True)
@@ -31,17 +33,16 @@ def payer(journal: object, ledger: str, script: tuple[object, ...]) -> AgentLoop
         return "paid"
 
     guard = AskUnlessGranted(RequireApproval("pay"))
-    model = ScriptedInference(*script)  # type: ignore[arg-type]
-    return AgentLoop.for_model(model, tools=[pay], interceptors=[guard], journal=journal)  # type: ignore[arg-type]
+    return AgentLoop.for_model(ScriptedInference(*script), tools=[pay], interceptors=[guard], journal=journal)
 
 
-def script(execution_id: str) -> tuple[object, ...]:
+def script(execution_id: str) -> list[Sequence[ToolCall] | str]:
     """Return the answers of the model: two payments in each of several steps."""
     calls = [
         [ToolCall(str(index), "pay", f'{{"amount": 1, "note": "{execution_id}/{step}/{index}"}}') for index in range(2)]
         for step in range(CALLS)
     ]
-    return (*calls, "Done.")
+    return [*calls, "Done."]
 
 
 async def main(place: str, ledger: str, execution_id: str) -> None:

@@ -22,6 +22,7 @@ from agentloop.values.records import (
     RecordKind,
 )
 from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 
@@ -87,9 +88,12 @@ class RecordReader:
         Raises:
             JournalCorrupt: the record cannot be read.
         """
+        before = self._last_step
         change = self._folded.apply(record)
         name = _NAMES.get(record.kind)
-        if name is None or (record.kind is RecordKind.STEP_COMPLETED and self._is_suspended):
+        is_step = record.kind is RecordKind.STEP_COMPLETED
+        # A limit may stop an execution before the model is asked: then the record of the step adds none.
+        if name is None or (is_step and (self._is_suspended or self._last_step in (None, before))):
             return None
         head = {
             "type": name,
@@ -98,6 +102,10 @@ class RecordReader:
             "at": record.at.isoformat(),
         }
         return ServerEvent(name, {**head, **self._content(record.kind, change)}, record.sequence)
+
+    @property
+    def _last_step(self) -> AgentStep | None:
+        return None if self._folded.state is None else self._folded.state.last_step
 
     @property
     def _is_suspended(self) -> bool:
