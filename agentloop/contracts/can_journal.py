@@ -222,6 +222,8 @@ class CanCommandExecutions(ABC):
     async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
         """Return the commands for these executions that are not finished, in the order in which they were posted.
 
+        The order is the same for all readers: no command comes before one of the same execution that was returned earlier.
+
         Raises:
             JournalCorrupt: one of them cannot be read.
             SchemaTooNew: a newer version of agentloop wrote one of them.
@@ -229,11 +231,25 @@ class CanCommandExecutions(ABC):
         """
 
     @abstractmethod
-    async def finish(self, command_ids: Collection[str]) -> None:
+    async def unfinished(self, prefix: str) -> Sequence[ExecutionCommand]:
+        """Return the commands that are not finished, for all ids of executions that start with a text, in the order of posting.
+
+        Raises:
+            JournalCorrupt: one of them cannot be read.
+            SchemaTooNew: a newer version of agentloop wrote one of them.
+            JournalError: the journal cannot be read.
+        """
+
+    @abstractmethod
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
         """Mark commands as finished; `commands` does not return them any more. Idempotent; unknown ids are ignored.
 
         The ids are remembered as long as the execution, so that a command which is posted again is not obeyed again. Deleting
         an execution deletes its commands.
+
+        Args:
+            command_ids: the commands.
+            forget: whether they are deleted, since nobody posts them again.
         """
 
 

@@ -162,10 +162,22 @@ class MemoryJournal(Journal, CanKeepAccounts, CanKeepGrants):
                 ]
             )
 
-    async def finish(self, command_ids: Collection[str]) -> None:
+    async def unfinished(self, prefix: str) -> Sequence[ExecutionCommand]:
+        """Return the commands that are not finished, for all ids of executions that start with a text."""
+        with self._lock:
+            posted = tuple(self._commands.values())
+            return tuple(
+                [each for each in posted if each.execution_id.startswith(prefix) and each.id not in self._finished]
+            )
+
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
         """Mark commands as finished."""
         with self._lock:
-            self._finished.update(self._commands.keys() & set(command_ids))
+            found = self._commands.keys() & set(command_ids)
+            self._finished.update(found)
+            for each in found if forget else ():
+                del self._commands[each]
+                self._finished.discard(each)
 
     async def claim(self, execution_id: str) -> Claim:
         """Claim the right to append to an execution, which may not exist yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from functools import partial
 from os import PathLike
 from types import TracebackType
@@ -32,7 +32,7 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
 from agentloop.loop.dependencies import check_dependencies, dependencies_of
-from agentloop.loop.doors import agent_files, answer_checks, exits, journaling
+from agentloop.loop.doors import agent_files, answer_checks, exits, journaling, sessions
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
 from agentloop.loop.inbox import Inbox
@@ -271,44 +271,54 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     # --- running ------------------------------------------------------------------------------------------------
 
-    async def run(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> Output_co:
+    async def run(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+    ) -> Output_co:
         """Run an execution to its end and return the final answer, of `output_type`; any other end raises an `ExecutionError` with its state."""
-        state = (await self.execute(input, execution_id=execution_id, dependencies=dependencies)).raise_for_status()
+        state = (
+            await self.execute(input, execution_id=execution_id, dependencies=dependencies, session=session)
+        ).raise_for_status()
         check_answer_type(self, state)
         return state.output
 
     async def execute(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> AgentState[Output_co]:
         """Run an execution to its end and return its final state: completed, stopped, failed or suspended.
 
         Raises:
             InvalidDependencies, ToolDefinitionError, DecisionError, ConfigurationError, JournalError: it cannot begin, or not be recorded.
         """
+        if session is not None:
+            return await _take_turn(self, session, input, execution_id, dependencies)
         return await _run_to_end(lambda: self._start(input, execution_id, dependencies))
 
     async def iterate(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> AsyncGenerator[AgentState[Output_co], None]:
         """Run an execution and yield the state after each step, recorded if there is a journal, then the final state; see `execute`."""
-        run = await self._start(input, execution_id, dependencies)
-        async with aclosing(run.states()) as states:
+        async with AsyncExitStack() as stack:
+            given, log = input, None
+            if session is not None:
+                turn = _open_turn(self, session, input, execution_id, dependencies)
+                given, execution_id, log = await stack.enter_async_context(turn)
+            run = await self._start(given, execution_id, dependencies, log=log)
+            states = await stack.enter_async_context(aclosing(run.states()))
             async for state in states:
                 await run.recording.flush()  # the caller can act on the state, so its records have to be durable
                 yield state
 
     def stream(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> EventStream[Output_co]:
         """Run an execution as a stream of its events and those of its sub-agents; the final state is `stream.state`; see `execute`."""
-        return self._stream(input, execution_id, dependencies)
+        return self._stream(input, execution_id, dependencies, session)[1]
 
     def stream_text(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> TextStream[Output_co]:
         """Run an execution as a stream of the text that its model writes; the final answer is `stream.output`; see `TextStream`."""
-        state = self._state_from(input)
-        return TextStream(state.agent_id, self._stream(state, execution_id, dependencies, is_read=True))
+        return TextStream(*self._stream(input, execution_id, dependencies, session, is_read=True))
 
     async def resume(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
@@ -369,7 +379,9 @@ class AgentLoop(Summarized, Generic[Output_co]):
         at_start = state.step_count == 0
         return await _run_to_end(lambda: self._bind(state, dependencies, resumed=True, at_start=at_start, log=log), log)
 
-    async def get_or_start(self, input: Input, execution_id: str, *, dependencies: Any = None) -> AgentState[Output_co]:
+    async def get_or_start(
+        self, input: Input, execution_id: str, *, dependencies: Any = None, session: str | None = None
+    ) -> AgentState[Output_co]:
         """Run the execution of an id once, from any process: start it, continue it, or return its state; `JournalConflict` while it runs."""
         if self.journal is None:
             raise ConfigurationError("get_or_start finds executions by their ids in a journal: AgentLoop(…, journal=…)")
@@ -386,6 +398,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
         )
         if state is not None and log is None:
             return read_answer(self, state)
+        if state is None and session is not None:
+            return await _take_turn(self, session, input, execution_id, dependencies, log=log)
         if state is None:
             return await _run_to_end(lambda: self._start(input, execution_id, dependencies, log=log), log)
         at_start = state.step_count == 0
@@ -393,38 +407,46 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     # --- running without an event loop --------------------------------------------------------------------------
 
-    def run_sync(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> Output_co:
+    def run_sync(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+    ) -> Output_co:
         """Do what `run` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
-        return run_to_end("run_sync", lambda: self.run(input, execution_id=execution_id, dependencies=dependencies))
+        return run_to_end(
+            "run_sync", lambda: self.run(input, execution_id=execution_id, dependencies=dependencies, session=session)
+        )
 
     def execute_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> AgentState[Output_co]:
         """Do what `execute` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end(
-            "execute_sync", lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies)
+            "execute_sync",
+            lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies, session=session),
         )
 
     def iterate_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> Iterator[AgentState[Output_co]]:
         """Do what `iterate` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return iterate(
-            "iterate_sync", lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies)
+            "iterate_sync",
+            lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies, session=session),
         )
 
     def stream_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> SyncEventStream[Output_co]:
         """Do what `stream` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
-        stream = self.stream(input, execution_id=execution_id, dependencies=dependencies)
+        stream = self.stream(input, execution_id=execution_id, dependencies=dependencies, session=session)
         return SyncEventStream(stream)
 
     def stream_text_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
     ) -> SyncTextStream[Output_co]:
         """Do what `stream_text` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
-        return SyncTextStream(self.stream_text(input, execution_id=execution_id, dependencies=dependencies))
+        return SyncTextStream(
+            self.stream_text(input, execution_id=execution_id, dependencies=dependencies, session=session)
+        )
 
     def resume_sync(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
@@ -432,10 +454,13 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """Do what `resume` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end("resume_sync", lambda: self.resume(state, decisions, dependencies=dependencies))
 
-    def get_or_start_sync(self, input: Input, execution_id: str, *, dependencies: Any = None) -> AgentState[Output_co]:
+    def get_or_start_sync(
+        self, input: Input, execution_id: str, *, dependencies: Any = None, session: str | None = None
+    ) -> AgentState[Output_co]:
         """Do what `get_or_start` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end(
-            "get_or_start_sync", lambda: self.get_or_start(input, execution_id, dependencies=dependencies)
+            "get_or_start_sync",
+            lambda: self.get_or_start(input, execution_id, dependencies=dependencies, session=session),
         )
 
     def recover_sync(
@@ -617,14 +642,18 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return AgentState.start(input, system_prompt=initial_prompt(self.system_prompt), clock=self.clock, ids=self.ids)
 
     def _stream(
-        self, input: Input, execution_id: str | None, dependencies: Any, *, is_read: bool = False
-    ) -> EventStream[Output_co]:
-        state = self._state_from(input)
+        self, input: Input, execution_id: str | None, dependencies: Any, session: str | None, *, is_read: bool = False
+    ) -> tuple[str, EventStream[Output_co]]:
+        """Return the id of the agent, and the stream of its execution."""
+        given = self._state_from(input) if session is None else input
+        agent_id = given.agent_id if isinstance(given, AgentState) else sessions().agent_of_session(session or "")
 
         async def run() -> AgentState:
-            return await _run_to_end(lambda: self._start(state, execution_id, dependencies, is_read=is_read))
+            if session is not None:
+                return await _take_turn(self, session, given, execution_id, dependencies, is_read=is_read)
+            return await _run_to_end(lambda: self._start(given, execution_id, dependencies, is_read=is_read))
 
-        return EventStream(state.agent_id, self.events, run)
+        return agent_id, EventStream(agent_id, self.events, run)
 
     async def _start(
         self,
@@ -804,3 +833,45 @@ async def _run_to_end(bind: Callable[[], Awaitable[Run]], log: ExecutionLog | No
     async for _ in run.states():
         pass
     return run.state
+
+
+def _open_turn(
+    loop: AgentLoop[Any],
+    session: str,
+    input: Input,
+    execution_id: str | None,
+    dependencies: Any,
+    *,
+    log: ExecutionLog | None = None,
+) -> AbstractAsyncContextManager[tuple[AgentState, str, ExecutionLog]]:
+    """Wait until an execution is the next turn of a session; the loop runs those of processes that have died."""
+    run = partial(_run_claimed, dependencies=dependencies)
+    return sessions().open_turn(loop, session, input, execution_id, run, dependencies=dependencies, log=log)
+
+
+async def _take_turn(
+    loop: AgentLoop[Any],
+    session: str,
+    input: Input,
+    execution_id: str | None,
+    dependencies: Any,
+    *,
+    is_read: bool = False,
+    log: ExecutionLog | None = None,
+) -> AgentState:
+    """Run an execution to its end as a turn of a session."""
+    async with _open_turn(loop, session, input, execution_id, dependencies, log=log) as (state, begun_id, claimed):
+        return await _run_claimed(loop, state, begun_id, claimed, dependencies=dependencies, is_read=is_read)
+
+
+async def _run_claimed(
+    loop: AgentLoop[Any],
+    state: AgentState,
+    execution_id: str,
+    log: ExecutionLog,
+    *,
+    dependencies: Any,
+    is_read: bool = False,
+) -> AgentState:
+    """Run a new execution, which its log has claimed, to its end."""
+    return await _run_to_end(lambda: loop._start(state, execution_id, dependencies, is_read=is_read, log=log), log)  # noqa: SLF001  # of this module

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib import import_module
 from os import PathLike
@@ -126,6 +127,26 @@ class CanCheckAnswers(Protocol):
         """Return the interceptor that asks these checks."""
 
 
+class CanKeepSessions(Protocol):
+    """Lets messages wait for their turns in sessions; `agentloop.durable.sessions` does."""
+
+    def agent_of_session(self, session: str) -> str:
+        """Return the id of the agent whose executions are the turns of a session."""
+
+    def open_turn(
+        self,
+        loop: Any,
+        session: str,
+        given: object,
+        execution_id: str | None,
+        run: Callable[[Any, AgentState, str, ExecutionLog], Awaitable[AgentState]],
+        *,
+        dependencies: object = None,
+        log: ExecutionLog | None = None,
+    ) -> AbstractAsyncContextManager[tuple[AgentState, str, ExecutionLog]]:
+        """Accept a message of a session, and wait for its turn."""
+
+
 @cache
 def journaling() -> CanRecordExecutions:
     """Return what records executions; it is loaded with the first execution that has a journal."""
@@ -154,3 +175,9 @@ def declarable() -> CanApplyPolicies:
 def answer_checks() -> CanCheckAnswers:
     """Return what checks answers; it is loaded for the first loop with an `output_check`."""
     return cast("CanCheckAnswers", import_module("agentloop.policies.output_checks"))
+
+
+@cache
+def sessions() -> CanKeepSessions:
+    """Return what keeps sessions; it is loaded with the first execution of one."""
+    return cast("CanKeepSessions", import_module("agentloop.durable.sessions"))

@@ -334,7 +334,7 @@ class FaultPlan:
         def guarded(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
             return lambda *args, **kwargs: self._while_alive(method(*args, **kwargs))
 
-        names = ("read", "head", "list", "delete", "purge", "post", "commands", "finish")
+        names = ("read", "head", "list", "delete", "purge", "post", "commands", "unfinished", "finish")
         others = {name: guarded(getattr(journal, name)) for name in names if hasattr(journal, name)}
         return _stand_in(journal, {**others, "append": append, "claim": claim}, lambda bound: bound)
 

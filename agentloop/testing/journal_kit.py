@@ -396,8 +396,24 @@ class JournalKit(Kit):
         left = [command.id for command in await other.commands([execution_id, "another"])]
         carried = f"after one was finished, these commands are carried: {left}"
         require(14, left == ["c2", "c3", "other"], carried, sentence=_COMMANDS)
+        await self._check_unfinished(journal, other, execution_id)
         await other.aclose()
         await journal.aclose()
+
+    async def _check_unfinished(self, journal: CanCommandExecutions, other: CanCommandExecutions, start: str) -> None:
+        """Check that commands are found by the beginning of ids, and that one is forgotten on demand."""
+        await journal.post(_stop("behind", f"{start}/behind"))
+        for each in (journal, other):
+            found = [command.id for command in await each.unfinished(start)]
+            carried = f"for ids that start with {start!r}, these commands are carried: {found}"
+            require(14, found == ["c2", "c3", "behind"], carried, sentence=_COMMANDS)
+        await other.finish(["c2", "unknown"], forget=True)
+        left = [command.id for command in await journal.commands([start])]
+        require(14, left == ["c3"], f"after one was forgotten, these commands are carried: {left}", sentence=_COMMANDS)
+        await journal.post(_stop("c2", start))
+        left = [command.id for command in await other.commands([start])]
+        again = f"a forgotten command that is posted again is not carried as a new one: {left}"
+        require(14, left == ["c3", "c2"], again, sentence=_COMMANDS)
 
     async def _check_redaction(self, bodies: Sequence[str], depth: int) -> None:
         journal = self.factory(secrets=[SECRET], secret_fields=["password", "card.number"])

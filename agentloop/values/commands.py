@@ -8,6 +8,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from agentloop.errors.kinds import ContractViolation
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.value import Value
 
@@ -31,6 +32,9 @@ class ExecutionCommand(Value):
         reason: why to stop, for the record; empty for other kinds.
         principal: who posted it; empty when that is unknown.
         posted_at: when it was posted, by the clock of the process that posted it.
+        begins: the execution that the message begins, for a message that waits in a session; else empty.
+        agent: the name of the agent that is to run that execution; empty for any.
+        extensions: what the state of that execution holds besides its conversation, by owner.
 
     Raises:
         ContractViolation: a command of the kind `message` has no message, or its role is not `user`; or a command of another
@@ -44,6 +48,9 @@ class ExecutionCommand(Value):
     reason: str = ""
     principal: str = ""
     posted_at: datetime
+    begins: str = ""
+    agent: str = ""
+    extensions: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     def __attrs_post_init__(self) -> None:
         if (self.message is not None) != (self.kind is CommandKind.MESSAGE):

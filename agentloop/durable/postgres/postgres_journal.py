@@ -239,10 +239,15 @@ class PostgresJournal(Journal, CanKeepAccounts, CanKeepGrants):
             return ()
         return await self._database.run(partial(self._statements.read_commands, ids=tuple(execution_ids)))
 
-    async def finish(self, command_ids: Collection[str]) -> None:
+    async def unfinished(self, prefix: str) -> Sequence[ExecutionCommand]:
+        """Return the commands that are not finished, for all ids of executions that start with a text."""
+        return await self._database.run(partial(self._statements.read_unfinished, prefix=prefix))
+
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
         """Mark commands as finished."""
         if command_ids:
-            await self._database.run(partial(self._statements.finish_commands, ids=tuple(command_ids)))
+            finish = self._statements.forget_commands if forget else self._statements.finish_commands
+            await self._database.run(partial(finish, ids=tuple(command_ids)))
 
     # --- deleting ---
 

@@ -409,10 +409,14 @@ class Statements:
     async def post_command(self, connection: DatabaseConnection, command: ExecutionCommand, channel: str) -> None:
         """Store a command, unless one of this id was posted before, and tell those who listen."""
         await connection.rows(
-            f"WITH posted AS (INSERT INTO {self.schema}.commands (id, execution_id, body) "  # noqa: S608  # constants only
-            "VALUES (%(id)s, %(execution_id)s, %(body)s) ON CONFLICT (id) DO NOTHING RETURNING execution_id) "
+            # Numbers are drawn in the order of commits: a reader never finds a command before one that it has seen.
+            "WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended(%(lock)s::text, 0))), "  # noqa: S608  # constants only
+            f"posted AS (INSERT INTO {self.schema}.commands (id, execution_id, body) "
+            "SELECT %(id)s::text, %(execution_id)s::text, %(body)s::bytea FROM locked "
+            "ON CONFLICT (id) DO NOTHING RETURNING execution_id) "
             "SELECT pg_notify(%(channel)s, '0 ' || execution_id) FROM posted",
             {
+                "lock": f"agentloop/commands/{channel}/{encode_id(command.execution_id)}",
                 "id": encode_id(command.id),
                 "execution_id": encode_id(command.execution_id),
                 "body": to_json(command),
@@ -429,6 +433,24 @@ class Statements:
             {"ids": list(by_stored_id)},
         )
         return tuple([read_command(body, by_stored_id[stored]) for body, stored in rows])
+
+    async def read_unfinished(self, connection: DatabaseConnection, prefix: str) -> Sequence[ExecutionCommand]:
+        """Return the commands that are not finished, for all ids that start with a text, in the order in which they were posted."""
+        start = common_start(prefix)
+        rows = await connection.rows(
+            f"SELECT body, execution_id FROM {self.schema}.commands WHERE NOT is_finished "  # noqa: S608  # constants only
+            "AND execution_id >= %(from)s AND execution_id < %(to)s ORDER BY sequence",
+            {"from": start, "to": start + _END},
+        )
+        commands = [read_command(body, stored) for body, stored in rows]
+        return tuple([command for command in commands if command.execution_id.startswith(prefix)])
+
+    async def forget_commands(self, connection: DatabaseConnection, ids: Iterable[str]) -> None:
+        """Delete commands, whose ids nobody posts again."""
+        await connection.rows(
+            f"DELETE FROM {self.schema}.commands WHERE id = ANY(%(ids)s)",  # noqa: S608  # constants only
+            {"ids": [encode_id(each) for each in ids]},
+        )
 
     async def finish_commands(self, connection: DatabaseConnection, ids: Iterable[str]) -> None:
         """Mark commands as finished, and remember their ids."""

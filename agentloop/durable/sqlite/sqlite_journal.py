@@ -203,10 +203,15 @@ class SqliteJournal(Journal, CanKeepAccounts, CanKeepGrants):
         """Return the commands for these executions that are not finished, in the order in which they were posted."""
         return await self._reader.run(partial(statements.read_commands, tuple(set(execution_ids))))
 
-    async def finish(self, command_ids: Collection[str]) -> None:
+    async def unfinished(self, prefix: str) -> Sequence[ExecutionCommand]:
+        """Return the commands that are not finished, for all ids of executions that start with a text."""
+        return await self._reader.run(partial(statements.read_unfinished, prefix))
+
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
         """Mark commands as finished."""
         if command_ids:
-            await self._writer.run(partial(statements.finish_commands, tuple(command_ids)))
+            finish = statements.forget_commands if forget else statements.finish_commands
+            await self._writer.run(partial(finish, tuple(command_ids)))
 
     async def claim(self, execution_id: str) -> Claim:
         """Claim the right to append to an execution, which may not exist yet."""

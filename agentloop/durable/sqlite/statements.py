@@ -333,6 +333,20 @@ def finish_commands(command_ids: Iterable[str], connection: JournalConnection) -
     connection.executemany("UPDATE commands SET body = '' WHERE id = ?", [(each,) for each in command_ids])
 
 
+def forget_commands(command_ids: Iterable[str], connection: JournalConnection) -> None:
+    """Delete commands, whose ids nobody posts again."""
+    connection.executemany("DELETE FROM commands WHERE id = ?", [(each,) for each in command_ids])
+
+
+def read_unfinished(prefix: str, connection: JournalConnection) -> Sequence[ExecutionCommand]:
+    """Return the commands that are not finished, for all ids that start with a text, in the order in which they were posted."""
+    query = (
+        "SELECT sequence, body, execution_id FROM commands WHERE execution_id >= ? AND execution_id < ? AND body <> ''"
+    )
+    rows = connection.execute(query, (prefix, _end_of_prefix(prefix)))
+    return tuple([read_command(body, each) for _, body, each in sorted(rows, key=itemgetter(0))])
+
+
 _SELECT_LAST_COMMAND = "SELECT max(sequence) FROM commands WHERE execution_id = ?"
 _INSERT_COMMAND = (
     "INSERT INTO commands (id, execution_id, sequence, body) "

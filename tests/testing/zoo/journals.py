@@ -117,15 +117,29 @@ class CarriesCommandsBackwards(MemoryJournal):
 class ForgetsFinishedCommands(MemoryJournal):
     """Breaks law 14: a finished command that is posted again is carried again."""
 
-    async def finish(self, command_ids: Collection[str]) -> None:
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
         for each in command_ids:
             self._commands.pop(each, None)
+
+
+class RemembersForgottenCommands(MemoryJournal):
+    """Breaks law 14: a command that was finished to be forgotten is remembered."""
+
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
+        await super().finish(command_ids)
+
+
+class FindsAllCommands(MemoryJournal):
+    """Breaks law 14: the commands for ids that start with a text are those for any id."""
+
+    async def unfinished(self, prefix: str) -> Sequence[ExecutionCommand]:
+        return await super().unfinished("")
 
 
 class FinishesNothing(MemoryJournal):
     """Breaks law 14: finished commands are carried on."""
 
-    async def finish(self, command_ids: Collection[str]) -> None:
+    async def finish(self, command_ids: Collection[str], *, forget: bool = False) -> None:
         """Do nothing."""
 
 
@@ -324,6 +338,8 @@ JOURNALS: tuple[Member, ...] = (
     _member(14, CarriesCommandsBackwards),
     _member(14, ForgetsFinishedCommands),
     _member(14, FinishesNothing),
+    _member(14, RemembersForgottenCommands),
+    _member(14, FindsAllCommands),
     _member(14, WakesNobody),
     _member(15, DeletesNothing),
     _member(15, PurgesRunningExecutions),
