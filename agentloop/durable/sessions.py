@@ -39,7 +39,7 @@ from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id
 from agentloop.values.state import AgentState, initial_prompt
 from agentloop.values.steps import ExecutionStatus
-from agentloop.values.time_and_ids import Clock
+from agentloop.values.time_and_ids import Clock, RandomIds, SystemClock
 
 _LOG = logging.getLogger("agentloop.loop")
 
@@ -139,7 +139,7 @@ class SessionQueue:
         agent: str = "",
         principal: str = "",
         extensions: JsonObject = EMPTY_OBJECT,
-    ) -> bool:
+    ) -> None:
         """Accept a message; it is durable when this returns, and waits behind those that were accepted before.
 
         Args:
@@ -150,17 +150,12 @@ class SessionQueue:
             principal: who sends it, for the record.
             extensions: what the state of the execution holds besides its conversation.
 
-        Returns:
-            Whether it is new.
-
         Raises:
             ContractViolation: the role of the message is not `user`.
             JournalError: the journal cannot be written.
         """
-        if any(command.begins == execution_id for command in await self.waiting()):
-            return False
         command = ExecutionCommand(
-            # Another process may post it at the same moment: the journal takes the first.
+            # The journal takes the first of this id.
             id=f"begin:{execution_id}",
             execution_id=self.agent_id,
             kind=CommandKind.MESSAGE,
@@ -172,7 +167,10 @@ class SessionQueue:
             extensions=extensions,
         )
         await self.journal.post(command)
-        return True
+
+    async def find(self, execution_id: str) -> ExecutionCommand | None:
+        """Return the message that waits to begin an execution; None if none does."""
+        return next((command for command in await self.waiting() if command.begins == execution_id), None)
 
     async def waiting(self) -> Sequence[ExecutionCommand]:
         """Return the messages of which no turn has ended, in the order in which they were accepted."""
@@ -218,6 +216,44 @@ async def find_waiting(journal: CanJournal, execution_id: str) -> ExecutionComma
 async def all_waiting(journal: CanJournal) -> Sequence[ExecutionCommand]:
     """Return the messages that wait in all sessions of a journal, in the order in which they were accepted."""
     return await journal.unfinished(SESSIONS) if isinstance(journal, CanCommandExecutions) else ()
+
+
+async def post_to_waiting(
+    journal: CanJournal,
+    execution_id: str,
+    kind: CommandKind,
+    *,
+    message: Message | None = None,
+    reason: str = "",
+    principal: str = "",
+) -> bool:
+    """Post a command to an execution whose message waits in a session; it is obeyed when the turn begins.
+
+    Args:
+        journal: carries the commands.
+        execution_id: the execution.
+        kind: what the command asks for.
+        message: the message to deliver.
+        reason: why to stop.
+        principal: who posts it.
+
+    Returns:
+        Whether the execution waits; else nothing is posted.
+    """
+    if await journal.head(execution_id) is not None or await find_waiting(journal, execution_id) is None:
+        return False
+    assert isinstance(journal, CanCommandExecutions)  # noqa: S101  # a message waits in it
+    command = ExecutionCommand(
+        id=RandomIds().new_id("command"),
+        execution_id=execution_id,
+        kind=kind,
+        message=message,
+        reason=reason,
+        principal=principal,
+        posted_at=SystemClock().now(),
+    )
+    await journal.post(command)
+    return True
 
 
 def waiting_state(command: ExecutionCommand) -> AgentState:
@@ -273,7 +309,7 @@ async def open_turn(
         if log is None:
             log = await _claim(queue, execution_id, loop)
         turn = _Turn(queue, loop, execution_id, run, dependencies)
-        turn.is_new = await queue.add(message, execution_id, loop.clock)
+        await turn.accept(message)
         yield await turn.wait(), execution_id, log
         await turn.leave()
     except BaseException as error:
@@ -327,6 +363,16 @@ class _Turn:
     run: RunTurn
     dependencies: object
     is_new: bool = field(default=False, init=False)
+
+    async def accept(self, message: Message) -> None:
+        """Let the message wait, unless it was accepted before."""
+        accepted = await self.queue.find(self.execution_id)
+        # Noted first: it is taken back, too, if the caller leaves while the journal takes it.
+        self.is_new = accepted is None
+        if accepted is None:
+            await self.queue.add(message, self.execution_id, self.loop.clock)
+        elif accepted.message != message:
+            raise JournalConflict(f"another message of the session waits to begin execution {self.execution_id!r}")
 
     async def wait(self) -> AgentState:
         """Wait for the turn of the message, and return the state with which it begins."""

@@ -13,10 +13,16 @@ from agentloop.durable import open_journal
 from agentloop.values import InferenceRequest
 
 
+def tell(*words: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{' '.join(words)}\n")
+    sys.stdout.flush()
+
+
 def answer(request: InferenceRequest) -> str:
     """Answer the last message of a conversation."""
     text = request.messages[-1].text
-    print("asked", text, flush=True)
+    tell("asked", text)
     return f"re: {text}"
 
 
@@ -25,9 +31,9 @@ async def main(path: str, name: str, sessions: int, messages: int) -> None:
     loop = AgentLoop.for_model(ScriptedInference(answer), journal=open_journal(path))
 
     async def send(number: int) -> None:
-        print("answered", await loop.run(f"{name}-{number}", session=f"s{number % sessions}"), flush=True)
+        tell("answered", await loop.run(f"{name}-{number}", session=f"s{number % sessions}"))
 
-    print("ready", flush=True)
+    tell("ready")
     await asyncio.gather(*[send(number) for number in range(messages)])
 
 

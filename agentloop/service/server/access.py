@@ -50,6 +50,11 @@ def unknown_execution() -> RequestRefused:
     return RequestRefused(404, "not_found", "there is no such execution, or it belongs to another principal")
 
 
+def unknown_session() -> RequestRefused:
+    """Return the refusal for a session that does not exist, or that belongs to another tenant: both look alike."""
+    return RequestRefused(404, "not_found", "there is no such session, or it belongs to another tenant")
+
+
 # --- principals -------------------------------------------------------------------------------------------------------
 
 
@@ -69,12 +74,20 @@ class Scope(StrEnum):
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _EXECUTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
+_MAX_SESSION = 200
 
 
 def _check_name(_: object, __: object, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"the name of a principal has up to 64 letters, digits and . _ @ -, and begins with a letter or digit: {name!r:.80}"
+        )
+
+
+def _check_tenant(_: object, __: object, tenant: str) -> None:
+    if tenant and not _NAME.fullmatch(tenant):
+        raise ConfigurationError(
+            f"a tenant has up to 64 letters, digits and . _ @ -, and begins with a letter or digit: {tenant!r:.80}"
         )
 
 
@@ -92,18 +105,20 @@ class Principal:
     Attributes:
         name: the name, which is recorded with what it starts and decides.
         scopes: what it may do.
+        tenant: the customer or team that it belongs to, whose sessions it shares; empty for a principal that shares none.
 
     Raises:
-        ConfigurationError: if the name has other characters than letters, digits and `. _ @ -`.
+        ConfigurationError: if the name or the tenant has other characters than letters, digits and `. _ @ -`.
     """
 
     name: str = field(validator=_check_name)
     scopes: frozenset[Scope] = field(converter=_as_scopes)
+    tenant: str = field(default="", validator=_check_tenant)
 
     @property
     def identity(self) -> Identity | None:
         """The principal as the agent knows it; None for the user of a server without tokens, whom nothing has authenticated."""
-        return None if self is LOCAL_USER else Identity(self.name, scopes=self.scopes)
+        return None if self is LOCAL_USER else Identity(self.name, tenant=self.tenant, scopes=self.scopes)
 
     def require(self, scope: Scope) -> None:
         """Check that the principal has a scope.
@@ -133,6 +148,32 @@ class Principal:
                 422, "invalid_id", "an id has up to 200 letters, digits and . _ ~ -, and begins with a letter or digit"
             )
         return f"{self.name}:{plain}"
+
+    @property
+    def sessions(self) -> str:
+        """With what the ids of the sessions begin that the principal may use: its tenant, or its name, and a colon."""
+        # The sign keeps the sessions of a tenant and those of a principal of the same name apart.
+        return f"@{self.tenant}:" if self.tenant else f"{self.name}:"
+
+    def session_id(self, name: str) -> str:
+        """Return the id of a session of this principal's tenant.
+
+        Args:
+            name: what the client calls it; the id itself is taken as well.
+
+        Raises:
+            RequestRefused: the name has characters that an id cannot have, or is the id of a session of somebody else.
+        """
+        plain = name.removeprefix(self.sessions)
+        if ":" in plain:
+            raise unknown_session()
+        if not _EXECUTION_NAME.fullmatch(plain) or len(self.sessions + plain) > _MAX_SESSION:
+            raise RequestRefused(
+                422,
+                "invalid_session",
+                "a session has up to 130 letters, digits and . _ ~ -, and begins with a letter or digit",
+            )
+        return self.sessions + plain
 
 
 LOCAL_USER = Principal(name="local", scopes=Scope)
@@ -214,13 +255,14 @@ class TokenFile:
             raise ConfigurationError(f"the file of tokens {self.path} cannot be read: {error.strerror}") from error
 
     @staticmethod
-    def add(path: str | os.PathLike[str], name: str, scopes: Iterable[Scope | str]) -> str:
+    def add(path: str | os.PathLike[str], name: str, scopes: Iterable[Scope | str], *, tenant: str = "") -> str:
         """Add a new token to a file, which is created with the mode 0600 if it does not exist. Several processes may do so at once.
 
         Args:
             path: the file.
             name: the name of the principal; a principal can have several tokens.
             scopes: what it may do.
+            tenant: the customer or team that it belongs to; empty for none.
 
         Returns:
             The token, which is stored nowhere.
@@ -230,8 +272,9 @@ class TokenFile:
                 name or a scope is invalid.
         """
         file, token = Path(path), secrets.token_urlsafe(32)
-        principal = Principal(name=name, scopes=_parse_scopes(scopes, f"the token of {name!r}"))
+        principal = Principal(name=name, scopes=_parse_scopes(scopes, f"the token of {name!r}"), tenant=tenant)
         entry = {"name": name, "scopes": sorted(principal.scopes), "sha256": _digest(token).hex()}
+        entry |= {"tenant": tenant} if tenant else {}
         try:
             _append_token(file, entry)
         except OSError as error:
@@ -303,7 +346,10 @@ def _parse_tokens(text: str, path: Path) -> tuple[_StoredToken, ...]:
 def _parse_token(entry: Any, place: str) -> _StoredToken:
     match entry:
         case {"name": str(name), "scopes": list(scopes), "sha256": str(digest)} if re.fullmatch("[0-9a-f]{64}", digest):
-            principal = Principal(name=name, scopes=_parse_scopes(scopes, place))
+            tenant = entry.get("tenant", "")
+            if not isinstance(tenant, str):
+                raise ConfigurationError(f"{place}: the tenant is a text, not {tenant!r:.80}")
+            principal = Principal(name=name, scopes=_parse_scopes(scopes, place), tenant=tenant)
             return _StoredToken(bytes.fromhex(digest), principal)
         case _:
             raise ConfigurationError(f"{place} needs a name, a list of scopes, and sha256 with 64 hexadecimal digits")

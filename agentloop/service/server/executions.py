@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -16,7 +16,15 @@ from agentloop.durable.chain import verify_records
 from agentloop.durable.commands import CommandListener, request_stop, send_message
 from agentloop.durable.fold import state_from_records
 from agentloop.durable.journal import Journal
-from agentloop.errors import ConfigurationError, JournalConflict, JournalError
+from agentloop.durable.sessions import (
+    SessionQueue,
+    all_waiting,
+    find_waiting,
+    post_to_waiting,
+    session_of,
+    waiting_state,
+)
+from agentloop.errors import ConfigurationError, ExecutionClaimed, JournalConflict, JournalError
 from agentloop.events.execution import AgentExecutionStarted
 from agentloop.events.grammar import TERMINAL
 from agentloop.events.inference import (
@@ -30,9 +38,10 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.dependencies import with_dependencies
 from agentloop.service.server.feeds import wait_for_change
 from agentloop.service.server.record_events import EXTENSION
+from agentloop.values.commands import CommandKind
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
-from agentloop.values.json import thaw
+from agentloop.values.json import JsonObject, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, caller_of
 from agentloop.values.state import AgentState
@@ -87,6 +96,28 @@ class CanRunExecutions(ABC):
         Raises:
             JournalConflict: there is an execution of this id, or another one continues the same conversation.
         """
+
+    async def start_turn(
+        self,
+        agent: str,  # noqa: ARG002  # of the contract, as the others
+        session: str,  # noqa: ARG002
+        message: Message,  # noqa: ARG002
+        execution_id: str,  # noqa: ARG002
+        extensions: JsonObject,  # noqa: ARG002
+    ) -> None:
+        """Accept a message of a session; it is durable when this returns, and waits for the turns before it.
+
+        Args:
+            agent: the name of its loop.
+            session: the id of the session.
+            message: the message.
+            execution_id: the execution that it begins; the same id again is the same message.
+            extensions: what the state of the execution holds besides its conversation.
+
+        Raises:
+            JournalConflict: no sessions are kept here, which is the default.
+        """
+        raise JournalConflict(f"{type(self).__name__} keeps no sessions: send the message without one")
 
     async def unrecorded_state(self, execution_id: str) -> AgentState | None:  # noqa: ARG002  # of the contract
         """Return the state of an execution of which nothing is recorded; None by default.
@@ -209,6 +240,32 @@ class LocalExecutions(CanRunExecutions):
         if not await self._wait_until(has_begun, execution_id, run):
             await run  # raises its error
 
+    async def start_turn(
+        self, agent: str, session: str, message: Message, execution_id: str, extensions: JsonObject
+    ) -> None:
+        """Accept a message of a session; if no turn is before it, its execution is recorded when this returns."""
+        queue = SessionQueue.of(self._journal, session)
+        await queue.add(message, execution_id, self._agents[agent].clock, agent=agent, extensions=extensions)
+        run = self._take_turn(agent, session, message, execution_id)
+
+        async def has_begun_or_waits() -> bool:
+            first = next(iter(await queue.waiting()), None)
+            return first is None or first.begins != execution_id or await self._journal.head(execution_id) is not None
+
+        if not await self._wait_until(has_begun_or_waits, execution_id, run):
+            with suppress(ExecutionClaimed):  # another server has seen the message first
+                await run  # raises its error
+
+    def _take_turn(self, agent: str, session: str, message: Message, execution_id: str) -> asyncio.Task[object]:
+        if (running := self._runs.get(execution_id)) is not None and not running.done():
+            return running
+        return self._run(agent, execution_id, lambda loop: loop.get_or_start(message, execution_id, session=session))
+
+    async def unrecorded_state(self, execution_id: str) -> AgentState | None:
+        """Return the state of an execution whose message waits in a session."""
+        waiting = await find_waiting(self._journal, execution_id)
+        return None if waiting is None else waiting_state(waiting)
+
     async def resume(self, agent: str, execution_id: str, decisions: Mapping[str, Decision]) -> None:
         """Continue a suspended execution; the decisions are recorded when this returns."""
         head = await self._journal.head(execution_id)
@@ -241,6 +298,10 @@ class LocalExecutions(CanRunExecutions):
 
     async def send(self, agent: str, execution_id: str, message: Message, principal: str) -> None:
         """Send a user message to an execution, whichever process runs it; one that is suspended takes it when it continues."""
+        if await post_to_waiting(
+            self._journal, execution_id, CommandKind.MESSAGE, message=message, principal=principal
+        ):
+            return
         if self._listener is not None:
             await send_message(self._journal, execution_id, message, principal=principal)
         elif execution_id in self._runs:
@@ -253,7 +314,9 @@ class LocalExecutions(CanRunExecutions):
         token = self._tokens.get(execution_id)
         if token is not None:
             token.cancel(reason, principal=principal)
-        else:
+        elif not await post_to_waiting(
+            self._journal, execution_id, CommandKind.STOP, reason=reason, principal=principal
+        ):
             await request_stop(self._journal, execution_id, reason, principal=principal)
 
     async def run_fork(self, agent: str, execution_id: str) -> None:
@@ -311,6 +374,7 @@ class LocalExecutions(CanRunExecutions):
         while True:
             try:
                 await self._recover_all()
+                await self._continue_sessions()
             except JournalError as error:  # it may be available again soon
                 logger.warning("the journal cannot be read now: %s", type(error).__name__)
             await asyncio.sleep(_RECOVERY_SECONDS)
@@ -337,6 +401,19 @@ class LocalExecutions(CanRunExecutions):
             self._foreign.add(head.cursor)
         elif execution_id not in self._runs:
             self._run(agent, execution_id, lambda loop: loop.recover(execution_id))
+
+    async def _continue_sessions(self) -> None:
+        """Take the next turn of each session that no process takes."""
+        for agent_id in {command.execution_id for command in await all_waiting(self._journal)}:
+            queue = SessionQueue.of(self._journal, session_of(agent_id))
+            first = next(iter(await queue.waiting()), None)
+            if (
+                first is not None
+                and first.message is not None
+                and first.agent in self._agents
+                and await self._journal.head(first.begins) is None
+            ):
+                self._take_turn(first.agent, queue.session, first.message, first.begins)
 
 
 class RecordedExecutions(CanRunExecutions):

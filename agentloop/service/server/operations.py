@@ -16,7 +16,7 @@ from agentloop.durable.exits import Exit
 from agentloop.durable.fold import MANY_RECORDS, state_at
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import fork
-from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict
+from agentloop.errors import ConfigurationError, ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict
 from agentloop.errors.hints import suggest
 from agentloop.service.server.access import Principal, RequestRefused, Scope, unknown_execution
 from agentloop.service.server.executions import CanRunExecutions, agent_of
@@ -116,7 +116,7 @@ class Operations:
 
         Args:
             principal: who asks.
-            body: `input`, and optionally `id`, `agent` and `continues`.
+            body: `input`, and optionally `id`, `agent`, and either `continues` or `session`.
             key: the idempotency key; empty for none.
             headers: the headers of the request that are recorded with the execution.
 
@@ -127,10 +127,12 @@ class Operations:
             RequestRefused: the body has mistakes, or another request has started an execution of this id.
         """
         principal.require(Scope.START)
-        check_fields(body, {"input"}, {"id", "agent", "continues"})
+        check_fields(body, {"input"}, {"id", "agent", "continues", "session"})
         agent, message = self.agent_named(body.get("agent")), read_message(body["input"])
         execution_id = self._new_id(principal, body.get("id"), key)
         former = body.get("continues")
+        if body.get("session") is not None:
+            return await self._start_turn(principal, agent, message, execution_id, body, headers)
         state = None if former is None else await self._ended_state(principal, former)
         return await self.start_state(principal, agent, message, execution_id, state, body, headers=headers)
 
@@ -165,6 +167,35 @@ class Operations:
                 422, "other_request", "another request has started an execution with this id or idempotency key"
             )
         return await self._described(execution_id), is_new
+
+    async def _start_turn(  # noqa: PLR0917  # all of them identify the turn
+        self,
+        principal: Principal,
+        agent: str,
+        message: Message,
+        execution_id: str,
+        body: JsonDict,
+        headers: Mapping[str, str],
+    ) -> tuple[JsonDict, bool]:
+        """Accept a message of a session, or return the execution that the same request has begun before."""
+        if not isinstance(body["session"], str) or "continues" in body:
+            raise RequestRefused(422, "invalid_session", "`session` is a text, and stands in place of `continues`")
+        session = principal.session_id(body["session"])
+        started = {"agent": agent, "principal": principal.name, "request": _fingerprint(body)}
+        former = await self._first_state(execution_id)
+        if former is None:
+            asked = with_request(AgentState.start(), execution_id, principal.identity, headers)
+            extensions = asked.with_extension(EXTENSION, started).extensions
+            try:
+                await self.executions.start_turn(agent, session, message, execution_id, extensions)
+            except ConfigurationError as error:
+                raise RequestRefused(422, "no_sessions", f"this server keeps no sessions: {error}") from error
+        recorded = former or await self._first_state(execution_id)
+        if recorded is not None and thaw(recorded.extension(EXTENSION)) != started:
+            raise RequestRefused(
+                422, "other_request", "another request has started an execution with this id or idempotency key"
+            )
+        return await self._described(execution_id), former is None
 
     async def _begin(self, agent: str, state: AgentState, execution_id: str) -> AgentState:
         """Start an execution, and return the state that it began with: that of another request, if that was faster.
