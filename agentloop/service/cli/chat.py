@@ -53,7 +53,7 @@ from agentloop.service.cli.conversation import ChatAgent, ChatSession, TurnNotSt
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.execution import Decider, SessionGrants, deny_call, tools_within
 from agentloop.service.cli.folders import state_folder
-from agentloop.service.cli.journals import check_execution_named, recording_journal
+from agentloop.service.cli.journals import check_execution_named, recording_journal, session_option
 from agentloop.service.cli.markdown import print_answer, renders_markdown, streamed_markdown
 from agentloop.service.cli.message_input import QUOTES, InputHistory, MessageInput
 from agentloop.service.cli.progress import Progress, no_live_option
@@ -324,11 +324,16 @@ def resume(chat: Chat, name: str) -> None:
         _print_recorded(chat)
         return
     path = Path(name).expanduser()
+    chat.session.check_no_session()
     with chat.streaming():
         is_file = path.suffix.lower() == ".json" or path.is_file()
         state = chat.session.resume_saved(path) if is_file else chat.session.resume_recorded(name)
     if is_file:
         chat.files.add(path.absolute())
+    _show_resumed(chat, state)
+
+
+def _show_resumed(chat: Chat, state: AgentState) -> None:
     question = next((message.text for message in reversed(state.messages) if message.role == "user"), "")
     chat.note(
         f"resumed: {format_count(len(state.messages), 'message')}, the last of yours: {as_one_line(question)[:_MAX_QUOTED]}"
@@ -425,6 +430,7 @@ Exit codes:
     metavar="ID|FILE",
     help="Continue a recorded conversation, or one that /save has written.",
 )
+@session_option
 @no_live_option
 @click.pass_context
 def chat(
@@ -435,6 +441,7 @@ def chat(
     approve: str | None,
     journal_file: str | None,
     resumed: str | None,
+    session: str | None,
     no_live: bool,
 ) -> None:
     """Talk with a model and your tools, turn by turn, for example `agentloop chat -m ollama:qwen3 --tools shop.py`.
@@ -449,14 +456,18 @@ def chat(
         approve, grants = approve or agent.default_approval, SessionGrants()
         subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
         journal_file = recording_journal(journal_file)
+        if session is not None and (journal_file is None or resumed is not None):
+            raise InvalidUsage("--session needs --journal FILE, in which it is kept, and continues without --resume")
         chat_agent = ChatAgent(subject, limits.with_cost_asked(subject), grants, journal_file)
         with Progress(create_console(stderr=True), live=not no_live) as progress:
             view = TurnView(out, progress)
             subject.loop.wiretap(view)
-            with ChatSession(chat_agent, _always(decider(approve, grants))) as session:
-                terminal = Chat(session, view, out, _history(), agent.base_url)
+            with ChatSession(chat_agent, _always(decider(approve, grants)), session) as conversation:
+                terminal = Chat(conversation, view, out, _history(), agent.base_url)
                 terminal.note(_greeting(subject))
-                print_unasked(session.loop, approve)
+                print_unasked(conversation.loop, approve)
+                if session is not None and (state := conversation.resume_session()) is not None:
+                    _show_resumed(terminal, state)
                 if resumed is not None:
                     # Without a name, `resume` would only list what can be resumed.
                     check_execution_named(resumed)

@@ -183,6 +183,9 @@ Exit codes:
     metavar="ID",
     help="The id of the execution; the same id again is the same one.",
 )
+@click.option(
+    "--session", metavar="ID", help="The session whose conversation it continues, after the messages before it."
+)
 @click.option("--queue", default="default", show_default=True, help="The queue in which it waits.")
 @click.option("--priority", default=0, show_default=True, help="Higher ones start first.")
 @click.option(

@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 from agentloop._event_loops import new_runner
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.durable.journal import Conversation, Journal
+from agentloop.durable.sessions import SessionQueue
 from agentloop.errors import AgentLoopError
 from agentloop.events.execution import AgentExecutionStarted
 from agentloop.interception.cancellation import CancellationToken
@@ -114,19 +115,21 @@ class ChatSession:
     Args:
         agent: the agent.
         decide: decides about calls that need approval.
+        name: the session in the journal that the turns continue; None for a conversation of this process.
 
     Attributes:
         state: the conversation so far; None before the first message.
         usages: the tokens of each turn of the session.
     """
 
-    def __init__(self, agent: ChatAgent, decide: Decider) -> None:
+    def __init__(self, agent: ChatAgent, decide: Decider, name: str | None = None) -> None:
         self.agent: ChatAgent = agent
         self.loop: AgentLoop = agent.build_loop()
         self.state: AgentState | None = None
         self.usages: list[Usage] = []
         self._before: list[AgentState | None] = []
         self._decide = decide
+        self._name = name
         self._runner = new_runner()
 
     def __enter__(self) -> Self:
@@ -156,10 +159,11 @@ class ChatSession:
         # The id is chosen here, so that commands of other processes can be obeyed from the beginning.
         execution_id = RandomIds().new_id("execution")
         with self._noticing_failed_starts():
-            turn: Input = message if before is None else self._continued(before, execution_id).with_message(message)
-            state = self._finish(
-                lambda loop: loop.execute(turn, execution_id=execution_id, dependencies=dependencies), execution_id
-            )
+            # A session has the turns of others, too.
+            own = before if self._name is None else None
+            turn: Input = message if own is None else self._continued(own, execution_id).with_message(message)
+            execute = partial(AgentLoop.execute, input=turn, execution_id=execution_id, session=self._name)
+            state = self._finish(partial(execute, dependencies=dependencies), execution_id)
         self._before.append(before)
         self.usages.append(state.usage)
         return state
@@ -195,6 +199,8 @@ class ChatSession:
 
     def undo(self) -> AgentState | None:
         """Take back the last turn; return the state that it had, None if there is none to take back."""
+        if self._name is not None:
+            raise InvalidUsage("the turns of a session stay in it, where others may have continued it")
         if not self._before:
             return None
         undone, self.state = self.state, self._before.pop()
@@ -221,6 +227,17 @@ class ChatSession:
         self.loop, self.agent = agent.build_loop(), agent
 
     # --- resuming ---------------------------------------------------------------------------------------------------
+
+    def resume_session(self) -> AgentState | None:
+        """Return the conversation of the session so far, after completing its last turn; None if it begins here.
+
+        Raises:
+            InvalidUsage: the id is invalid, or nothing is recorded.
+            JournalFailure: the journal cannot be used.
+        """
+        with as_journal_errors():
+            newest = self._runner.run(SessionQueue.of(self._journal(), self._name or "").newest())
+        return None if newest is None else self.resume_recorded(newest.execution_id)
 
     def resume_saved(self, path: Path) -> AgentState:
         """Continue a conversation that was saved as JSON; calls that wait in it are decided first.
@@ -265,6 +282,15 @@ class ChatSession:
         except BaseException:
             self.state, self._before = before
             raise
+
+    def check_no_session(self) -> None:
+        """Check that the chat may go to another conversation.
+
+        Raises:
+            InvalidUsage: it continues a session.
+        """
+        if self._name is not None:
+            raise InvalidUsage(f"this chat continues the session {as_one_line(self._name)}, and no other conversation")
 
     def list_recorded(self, limit: int) -> tuple[Sequence[Conversation], Mapping[str, str]]:
         """Return the last recorded conversations, the newest first, and the short ids of their last executions.

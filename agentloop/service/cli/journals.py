@@ -23,6 +23,7 @@ from agentloop.durable.fold import FoldedExecution
 from agentloop.durable.journal import Journal
 from agentloop.durable.opening import SQLITE, scheme_of
 from agentloop.durable.opening import open_journal as open_journal_at
+from agentloop.durable.sessions import session_of
 from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
 from agentloop.durable.trees import INTERRUPTED
 from agentloop.errors import ConfigurationError, DecisionError, JournalCorrupt, JournalError, UnknownExecution
@@ -233,6 +234,13 @@ def as_journal_errors() -> Iterator[None]:
         raise JournalFailure(str(error)) from error
 
 
+session_option: Callable[[FC], FC] = click.option(
+    "--session",
+    metavar="ID",
+    help="Continue the conversation of this session in the journal, or begin it. Messages that are sent at once are answered in order.",
+)
+
+
 def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
     """Return the loop with its own journal if it has one, else with the journal of the command.
 
@@ -395,7 +403,7 @@ def head_as_json(head: ExecutionHead, status: str) -> dict[str, object]:
     data = asdict(
         head, value_serializer=lambda _, __, value: value.isoformat() if isinstance(value, datetime) else value
     )
-    return {**data, "status": status, "cursor": head.cursor}
+    return {**data, "status": status, "cursor": head.cursor, "session": session_of(head.agent_id)}
 
 
 # --- calls ----------------------------------------------------------------------------------------------------------

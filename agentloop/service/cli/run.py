@@ -43,6 +43,7 @@ from agentloop.service.cli.journals import (
     journal_argument,
     open_journal,
     recording_journal,
+    session_option,
     with_journal,
     without_password,
 )
@@ -65,27 +66,34 @@ class JournalTarget:
         file: the file of the journal.
         execution_id: the id of the execution.
         is_resumed: whether the execution is in the journal already.
+        session: the session whose next turn the execution is; None for none.
     """
 
     file: str
     execution_id: str
     is_resumed: bool = False
+    session: str | None = None
 
     @classmethod
-    def of(cls, file: str | None, resumed: str | None) -> JournalTarget | None:
+    def of(cls, file: str | None, resumed: str | None, session: str | None = None) -> JournalTarget | None:
         """Return the target that the options name; None when nothing is recorded.
 
         Args:
             file: the value of `--journal`; None for the journal of the configuration file.
             resumed: the value of `--resume`.
+            session: the value of `--session`.
 
         Raises:
             InvalidUsage: the options contradict each other, or there is no such execution.
         """
         file = recording_journal(file)
         # The id is chosen here, so that it can be printed before anything happens.
+        if session is not None and (file is None or resumed is not None):
+            raise InvalidUsage(
+                "--session needs --journal FILE, in which the session is kept, and continues without --resume"
+            )
         if resumed is None:
-            return None if file is None else cls(file, RandomIds().new_id("execution"))
+            return None if file is None else cls(file, RandomIds().new_id("execution"), session=session)
         if file is None:
             raise InvalidUsage(
                 f"--resume requires the journal of the execution: --journal FILE ({JOURNAL_VARIABLE} is not used here)"
@@ -173,6 +181,7 @@ Exit codes:
     help="Resume this execution of the journal, interrupted or suspended, instead of asking a question. Repeat the other "
     "options of the original command.",
 )
+@session_option
 @click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
 @no_live_option
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
@@ -187,6 +196,7 @@ def run(  # one parameter for each option
     approve: str | None,
     journal_file: str | None,
     resumed: str | None,
+    session: str | None,
     quiet: bool,
     no_live: bool,
     as_json: bool,
@@ -202,7 +212,7 @@ def run(  # one parameter for each option
         raise InvalidUsage("--stream and --quiet contradict each other; omit one of them")
     if resumed is not None and (question is not None or attachments):
         raise InvalidUsage("--resume continues with the recorded question; omit the question and the attachments")
-    target = JournalTarget.of(journal_file, resumed)
+    target = JournalTarget.of(journal_file, resumed, session)
     # stdout has the answer alone, whatever modules and tools print.
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve = approve or agent.default_approval
@@ -275,6 +285,7 @@ def _run_recorded(
             subject.dependencies,
             execution_id=target.execution_id,
             recovers=target.is_resumed,
+            session=target.session,
         )
 
 

@@ -19,6 +19,7 @@ from agentloop.durable.exits import secrets_of
 from agentloop.durable.export import pytest_source
 from agentloop.durable.journal import Journal
 from agentloop.durable.replaying.replays import Replay, ReplaySummary, replay_all
+from agentloop.durable.sessions import agent_of_session, session_of
 from agentloop.durable.trees import INTERRUPTED, effective_status
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
@@ -95,6 +96,7 @@ class ExecutionFilter:
 @runs.command(name="list", short_help="List executions.")
 @journal_option
 @click.option("--agent", "agent_id", metavar="ID", help="List only the executions of this agent.")
+@click.option("--session", metavar="ID", help="List only the turns of this session.")
 @click.option(
     "--status",
     "statuses",
@@ -128,6 +130,7 @@ def list_runs(
     *,
     journal_file: str | None,
     agent_id: str | None,
+    session: str | None,
     statuses: Sequence[str],
     unclaimed: bool,
     after: str,
@@ -142,6 +145,11 @@ def list_runs(
     An execution in progress whose process has died is listed as interrupted; `agentloop runs resume` resumes it. The table
     has as much of each id as the other commands need to find the execution; --json has the whole id.
     """
+    if session is not None:
+        if agent_id is not None:
+            raise InvalidUsage("--agent and --session contradict each other; omit one of them")
+        with as_usage_errors():
+            agent_id = agent_of_session(session)
     selection = ExecutionFilter(
         agent_id=agent_id,
         statuses=statuses,
@@ -208,19 +216,23 @@ def _recorded_status(status: str) -> ExecutionStatus:
 
 def _print_heads(rows: Sequence[tuple[ExecutionHead, str]], names: Mapping[str, str]) -> None:
     has_agents = any(head.agent_name for head, _ in rows)
+    has_sessions = any(session_of(head.agent_id) for head, _ in rows)
     columns = [
         Column("id"),
         *([Column("agent")] if has_agents else []),
         Column("status"),
         Column("steps", is_number=True),
         Column("updated"),
+        *([Column("session")] if has_sessions else []),
         Column("input", Fit.CUT),
     ]
     cells = list[list[Cell]]()
     for head, status in rows:
-        updated = head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
         ids = [names[head.execution_id], *([head.agent_name] if has_agents else [])]
-        cells.append([*ids, Text(status, STATUS_STYLES.get(status, "")), str(head.step_count), updated, head.input])
+        shown = Text(status, STATUS_STYLES.get(status, ""))
+        updated = head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
+        session = [session_of(head.agent_id)] if has_sessions else []
+        cells.append([*ids, shown, str(head.step_count), updated, *session, head.input])
     print_table(create_console(), columns, cells)
 
 

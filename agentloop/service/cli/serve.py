@@ -97,6 +97,7 @@ public_host_option: Callable[[FC], FC] = click.option(
 )
 @click.option("--origin", "origins", multiple=True, metavar="URL", help="An origin of web pages. May be repeated.")
 @click.option("--add-token", metavar="PRINCIPAL", help="Add a token to the file of --tokens, print it, and end.")
+@click.option("--tenant", default="", metavar="NAME", help="The tenant of the new token, whose sessions it shares.")
 @click.option(
     "--scope",
     "scopes",
@@ -119,6 +120,7 @@ def serve(  # noqa: PLR0913  # one parameter for each option
     connections_per_address: int | None,
     origins: Sequence[str],
     add_token: str | None,
+    tenant: str,
     scopes: Sequence[str],
 ) -> None:
     """Serve agents over HTTP until Ctrl-C or SIGTERM: start executions, follow their events, decide, send, stop.
@@ -129,7 +131,8 @@ def serve(  # noqa: PLR0913  # one parameter for each option
         if add_token is not None:
             if tokens is None:
                 raise InvalidUsage("--add-token needs --tokens FILE, the file to add it to")
-            click.echo(TokenFile.add(tokens, add_token, scopes or [scope for scope in Scope if scope != Scope.ALL]))
+            scopes = scopes or [scope for scope in Scope if scope != Scope.ALL]
+            click.echo(TokenFile.add(tokens, add_token, scopes, tenant=tenant))
             return
         if not loops:
             raise InvalidUsage("name the loop to serve, such as support:loop")

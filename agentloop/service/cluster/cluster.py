@@ -17,6 +17,7 @@ from agentloop.durable.commands import check_in_time
 from agentloop.durable.journal import Journal
 from agentloop.durable.opening import open_journal
 from agentloop.durable.recovery import stop_execution
+from agentloop.durable.sessions import SessionQueue, find_waiting, session_of, waiting_state
 from agentloop.errors import (
     DecisionError,
     InboxClosed,
@@ -46,6 +47,7 @@ from agentloop.service.cluster.executions import (
 )
 from agentloop.service.cluster.jobs import Job, JobKind, JobState, JobStatus, check_storable
 from agentloop.service.cluster.liveness import read_live_notes
+from agentloop.service.cluster.sessions import queue_turn
 from agentloop.service.cluster.worker_locks import WorkerNote
 from agentloop.values.batches import apply_decisions
 from agentloop.values.commands import CommandKind, ExecutionCommand
@@ -219,6 +221,7 @@ class Cluster:
         priority: int = 0,
         delay: float = 0.0,
         needs_worker: bool = False,
+        session: str | None = None,
     ) -> str:
         """Queue an execution; it is durable when this returns.
 
@@ -233,6 +236,8 @@ class Cluster:
             priority: of two executions of an agent in one queue, the one with the higher priority starts first.
             delay: how long it waits before it can start, in seconds.
             needs_worker: refuse it if no live worker can run it, instead of letting it wait for one.
+            session: the session whose conversation the input, a text or a message, continues. Its messages start in their order, in
+                the default queue.
 
         Returns:
             The id of the execution.
@@ -244,7 +249,14 @@ class Cluster:
         """
         execution_id = check_id(self._ids.new_id("execution") if execution_id is None else execution_id)
         check_agent(agent)
-        request = StartRequest(execution_id, check_input(input))
+        request = StartRequest(execution_id, check_input(input), session or "")
+        if session is not None:
+            if queue != "default" or priority or delay:
+                raise InvalidParameter(
+                    "the messages of a session start in their order, without queue, priority and delay"
+                )
+            await self._submit_turn(agent, request, needs_worker=needs_worker)
+            return execution_id
         await self._forget_failure(request)
         await self._engine.enqueue(
             Job(
@@ -259,6 +271,18 @@ class Cluster:
             )
         )
         return execution_id
+
+    async def _submit_turn(self, agent: str, request: StartRequest, *, needs_worker: bool) -> None:
+        """Accept a message of a session, and queue it if no other one is before it."""
+        queue = SessionQueue.of(self.journal, request.session)
+        version = await self._version_for(agent, needs_worker=needs_worker)
+        if isinstance(request.input, AgentState):
+            raise InvalidParameter("a session has a conversation of its own, to which a text or a Message is added")
+        message = Message.user(request.input) if isinstance(request.input, str) else request.input
+        await self._forget_failure(request)
+        if await self.journal.head(request.execution_id) is None:
+            await queue.add(message, request.execution_id, self._clock, agent=agent)
+            await queue_turn(self._engine, queue, {agent}, version)
 
     async def _forget_failure(self, request: StartRequest | ResumeRequest) -> None:
         """Delete the job of a request that has failed, unless its execution has ended itself; and those of a deleted execution."""
@@ -327,7 +351,10 @@ class Cluster:
         Its status is in progress while it waits for a worker, stopped if it was stopped while it did, and failed if a worker could
         not start it.
         """
+        waiting = await find_waiting(self.journal, execution_id)
         job = next(iter(await self._engine.find_all([start_job_id(execution_id)], JobKind.EXECUTION)), None)
+        if job is None and waiting is not None and await self.journal.head(execution_id) is None:
+            return waiting_state(waiting)
         # The head is read last: a worker may have started the execution meanwhile.
         if (
             job is None
@@ -376,7 +403,10 @@ class Cluster:
         await self.journal.wait_for_change(head.execution_id, timeout=_CHANGE_SECONDS)
         return None
 
-    async def _state_without_records(self, execution_id: str, jobs: Sequence[JobStatus]) -> AgentState:
+    async def _state_without_records(self, execution_id: str, jobs: Sequence[JobStatus]) -> AgentState | None:
+        if not jobs and await find_waiting(self.journal, execution_id) is not None:
+            await self.journal.wait_for_change(timeout=_CHANGE_SECONDS)
+            return None
         if not jobs or await self._was_deleted(execution_id, jobs[0]):
             raise UnknownExecution(
                 f"no execution {execution_id!r} was submitted to {self._database}, or recorded in it"
@@ -438,6 +468,7 @@ class Cluster:
         await self._post(execution_id, CommandKind.STOP, reason=reason, principal=principal)
         if head is None:
             await self._engine.cancel_waiting([start_job_id(execution_id)], JobKind.EXECUTION)
+            await self._forget_cancelled_turn(execution_id)
         elif head.status is ExecutionStatus.SUSPENDED:
             with suppress(JournalConflict):  # it was resumed meanwhile, and gets the command
                 await stop_execution(self.journal, execution_id, reason, clock=self._clock, ids=self._ids)
@@ -493,8 +524,17 @@ class Cluster:
         # Of several submissions at once, the queue has taken that of one. A job that is gone has ended meanwhile.
         return queued is None or queued.get(_SUBMISSION) == submission
 
+    async def _forget_cancelled_turn(self, execution_id: str) -> None:
+        """Let the message of a cancelled job wait in its session no longer."""
+        waiting = await find_waiting(self.journal, execution_id)
+        if waiting is not None:
+            queue = SessionQueue.of(self.journal, session_of(waiting.execution_id))
+            await queue_turn(self._engine, queue, {waiting.agent}, self._version or None)
+
     async def _require(self, execution_id: str) -> ExecutionHead | None:
         head = await self.journal.head(execution_id)
+        if head is None and await find_waiting(self.journal, execution_id) is not None:
+            return None
         job = None if head is not None else await self._engine.find(start_job_id(execution_id), JobKind.EXECUTION)
         if head is None and (job is None or await self._was_deleted(execution_id, job)):
             raise UnknownExecution(

@@ -74,10 +74,12 @@ class StartRequest(Value):
     Attributes:
         execution_id: its id.
         input: a text, a message, or a state to continue.
+        session: the session whose next turn the execution is; empty for none.
     """
 
     execution_id: str
     input: Input
+    session: str = ""
 
     @property
     def job_id(self) -> str:
@@ -87,7 +89,8 @@ class StartRequest(Value):
     def to_payload(self) -> dict[str, Any]:
         """Return the request as JSON data, with the current trace."""
         kind, data = _plain_input(self.input)
-        return {"action": "start", "execution_id": self.execution_id, "input": {kind: data}, **_trace()}
+        session = {"session": self.session} if self.session else {}
+        return {"action": "start", "execution_id": self.execution_id, "input": {kind: data}, **session, **_trace()}
 
 
 @frozen(eq=False, repr=False)
@@ -172,7 +175,7 @@ def read_request(payload: Any) -> StartRequest | ResumeRequest:
         if payload["action"] == "resume":
             count = int(payload["record_count"])
             return ResumeRequest(execution_id, count, from_plain(payload["decisions"], Decisions))
-        return StartRequest(execution_id, _read_input(payload["input"]))
+        return StartRequest(execution_id, _read_input(payload["input"]), str(payload.get("session", "")))
     except (LookupError, TypeError, ValueError, AttributeError, ContractViolation) as error:
         problem = f"this is not the payload of an execution's job: {type(error).__name__}: {error}"
         raise InvalidDocument(problem[:_LONGEST_PROBLEM]) from error
@@ -379,7 +382,9 @@ class ExecutionJobs:
         try:
             async with self._commands.listen(loop, execution_id) as listening:
                 if isinstance(request, StartRequest):
-                    return await listening.get_or_start(request.input, execution_id)
+                    return await listening.get_or_start(
+                        request.input, execution_id, session=request.session or None
+                    )
                 return await self._resume(listening, request)
         finally:
             self._driven.remove(execution_id)

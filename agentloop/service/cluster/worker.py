@@ -30,6 +30,7 @@ from agentloop.service.cluster.executions import ExecutionJobs, Retention, Start
 from agentloop.service.cluster.jobs import Job, JobHandler, JobKind, LastAttempts, RunningJob
 from agentloop.service.cluster.liveness import open_locks, open_signal, refuse_second_worker
 from agentloop.service.cluster.queued_tools import QueuedToolExecutor, bind_queue, run_tool_job
+from agentloop.service.cluster.sessions import keep_queueing, queue_turns
 from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote
 from agentloop.values.secrets import Secret
 from agentloop.values.time_and_ids import SystemClock
@@ -210,6 +211,8 @@ class Worker:
 
         async def run_execution(job: RunningJob) -> object:
             result = await executions.run(job)
+            # Before the job ends: when this worker dies here, the job begins again.
+            await queue_turns(engine, journal, agents, self._version or None)
             if isinstance(innermost_executor(agents[job.agent].executor), QueuedToolExecutor):
                 await self._forget_calls(engine, journal, execution_of_job(job.id))
             return result
@@ -229,6 +232,7 @@ class Worker:
         )
         watch = Watch(locks, worker, self._note, lost_after=self._lost_after)
         retention = asyncio.create_task(self._retain(engine, journal))
+        sessions = asyncio.create_task(keep_queueing(engine, journal, agents, self._version or None))
         try:
             worker.start(partial(self._fire, engine))
             watch.start()
@@ -241,6 +245,7 @@ class Worker:
                 self._progress(f"drained: {count} handed over to other workers" if count else "drained")
         finally:
             retention.cancel()
+            sessions.cancel()
             watch.stop()
             await worker.close()
             signal.close()

@@ -10,6 +10,7 @@ from typing import Self
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable.fold import state_at
 from agentloop.durable.redaction import decisions_as_recorded, used_decisions
+from agentloop.durable.sessions import SessionQueue, find_waiting, waiting_state
 from agentloop.errors import JournalConflict
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.service.cluster.cluster import Cluster
@@ -17,6 +18,7 @@ from agentloop.service.server.executions import CanRunExecutions, name_agents
 from agentloop.service.server.feeds import wait_for_change
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
+from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 
@@ -67,8 +69,22 @@ class ClusterExecutions(CanRunExecutions):
         await self._cluster.submit(agent, state, execution_id=execution_id)
         await self._has_records(execution_id, 0)
 
+    async def start_turn(
+        self, agent: str, session: str, message: Message, execution_id: str, extensions: JsonObject
+    ) -> None:
+        """Accept a message of a session; if no turn is before it, wait for some seconds until a worker has begun it."""
+        queue, loop = SessionQueue.of(self._cluster.journal, session), self._agents[agent]
+        await queue.add(message, execution_id, loop.clock, agent=agent, extensions=extensions)
+        await self._cluster.submit(agent, message, execution_id=execution_id, session=session)
+        first = next(iter(await queue.waiting()), None)
+        if first is not None and first.begins == execution_id:
+            await self._has_records(execution_id, 0)
+
     async def unrecorded_state(self, execution_id: str) -> AgentState | None:
         """Return the state of an execution that no worker has begun."""
+        waiting = await find_waiting(self.journal, execution_id)
+        if waiting is not None and await self.journal.head(execution_id) is None:
+            return waiting_state(waiting)
         return await self._cluster.unrecorded_state(execution_id)
 
     async def resume(self, agent: str, execution_id: str, decisions: Mapping[str, Decision]) -> None:  # noqa: ARG002  # of the contract
