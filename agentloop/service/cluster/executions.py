@@ -382,9 +382,7 @@ class ExecutionJobs:
         try:
             async with self._commands.listen(loop, execution_id) as listening:
                 if isinstance(request, StartRequest):
-                    return await listening.get_or_start(
-                        request.input, execution_id, session=request.session or None
-                    )
+                    return await listening.get_or_start(request.input, execution_id, session=request.session or None)
                 return await self._resume(listening, request)
         finally:
             self._driven.remove(execution_id)

@@ -103,7 +103,7 @@ async def test_sessions_have_an_order_of_their_own(db: str) -> None:
     async with Cluster(db) as cluster:
         for options in ({"priority": 1}, {"delay": 1.0}, {"queue": "slow"}):
             with pytest.raises(InvalidParameter, match="in their order"):
-                await cluster.submit(AGENT, "a", session="s", **options)  # type: ignore[arg-type]
+                await cluster.submit(AGENT, "a", session="s", **options)
         with pytest.raises(InvalidParameter, match="conversation of its own"):
             await cluster.submit(AGENT, AgentState.start("a"), session="s")
         assert await cluster.journal.unfinished("") == ()
