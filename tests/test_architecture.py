@@ -96,6 +96,7 @@ LATE_DOORS = {
     ("loop/doors.py", "agentloop.agents.agent_builder"),
     ("loop/doors.py", "agentloop.durable.exits"),
     ("loop/doors.py", "agentloop.durable.recovery"),
+    ("loop/doors.py", "agentloop.durable.sessions"),
     ("loop/doors.py", "agentloop.policies.output_checks"),
     ("loop/doors.py", "agentloop.policies.resilience.resilience"),
 }

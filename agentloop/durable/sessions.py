@@ -264,6 +264,37 @@ def waiting_state(command: ExecutionCommand) -> AgentState:
     return state.with_execution_started(command.begins, command.posted_at)
 
 
+async def delete_session(journal: CanJournal, session: str) -> int:
+    """Delete a session: its turns, and the messages that wait in it.
+
+    Args:
+        journal: holds it.
+        session: its id.
+
+    Returns:
+        The number of turns and waiting messages; 0 if there is no such session.
+
+    Raises:
+        JournalConflict: a live process runs one of its turns, or waits to; or an unfinished fork needs one. What was deleted before
+            is deleted.
+        ConfigurationError: the journal keeps no sessions, or the id is invalid.
+    """
+    queue, count = SessionQueue.of(journal, session), 0
+    for command in reversed(await queue.waiting()):
+        if await queue.journal.head(command.begins) is None:
+            claim = await queue.journal.claim(command.begins)
+            try:
+                await queue.forget(command.begins)
+            finally:
+                await claim.release()
+            count += 1
+    # The newest last: until then, the conversation can go on.
+    for head in sorted(await queue.journal.list(agent_id=queue.agent_id), key=lambda head: head.number):
+        count += await queue.journal.delete(head.execution_id)
+    await queue.waiting()
+    return count
+
+
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 

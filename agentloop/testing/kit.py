@@ -71,6 +71,7 @@ LAWS: Mapping[int, str] = {
     39: "Recognition: an answer with a token of a known notation is a call, a rejection with its reason, or a quotation with an event.",
     40: "One owner: every part of the loop in charge acts in the same way, whichever way a conversation comes to that loop.",
     41: "Testimony: what a tool or a server answered reaches the model, whatever its form; a call that may have run says so.",
+    42: "Sessions: the conversation of a session is a sequence of whole turns in the order in which their messages were accepted; none is lost with its process.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

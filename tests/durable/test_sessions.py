@@ -25,6 +25,7 @@ from agentloop.durable.sessions import (
     SessionQueue,
     agent_of_session,
     all_waiting,
+    delete_session,
     find_waiting,
     session_of,
     waiting_state,
@@ -393,6 +394,25 @@ def test_a_run_without_a_session_does_not_load_sessions(tmp_path: Path) -> None:
     )
     printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
     assert printed.stdout == "False\n"
+
+
+async def test_a_session_can_be_deleted(journal: Journal, other: Journal) -> None:
+    """The turns and the waiting messages of a session are deleted, no other ones, and not under a live process."""
+    loop = echoing(journal)
+    for text in ("one", "two"):
+        await loop.run(text, session="s")
+    await loop.run("else", session="t")
+    await accept(journal, "left", "left", "s")
+    claim = await journal.claim("left")
+    with pytest.raises(ExecutionClaimed):
+        await delete_session(other, "s")
+    assert len(await conversation(journal, "s")) == 4
+    await claim.release()
+    assert await delete_session(other, "s") == 3
+    assert await delete_session(other, "s") == 0
+    assert await journal.unfinished("") == ()
+    assert [head.agent_id for head in await journal.list()] == ["session/t"]
+    assert (await loop.execute("new", session="s")).execution_count == 1
 
 
 # --- any interleaving -------------------------------------------------------------------------------------------------

@@ -129,10 +129,7 @@ def serve(  # noqa: PLR0913  # one parameter for each option
     """
     with as_usage_errors(), as_journal_errors():
         if add_token is not None:
-            if tokens is None:
-                raise InvalidUsage("--add-token needs --tokens FILE, the file to add it to")
-            scopes = scopes or [scope for scope in Scope if scope != Scope.ALL]
-            click.echo(TokenFile.add(tokens, add_token, scopes, tenant=tenant))
+            _add_token(tokens, add_token, scopes, tenant)
             return
         if not loops:
             raise InvalidUsage("name the loop to serve, such as support:loop")
@@ -160,6 +157,13 @@ def serve(  # noqa: PLR0913  # one parameter for each option
                 in_cluster=cluster,
             )
         )
+
+
+def _add_token(tokens: str | None, name: str, scopes: Sequence[str], tenant: str) -> None:
+    if tokens is None:
+        raise InvalidUsage("--add-token needs --tokens FILE, the file to add it to")
+    given = scopes or [scope for scope in Scope if scope != Scope.ALL]
+    click.echo(TokenFile.add(tokens, name, given, tenant=tenant))
 
 
 def load_agents(places: Sequence[str], *, by_path: bool) -> dict[str, AgentLoop]:

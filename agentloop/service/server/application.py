@@ -379,10 +379,9 @@ async def _start(application: ServerApplication, request: Request, principal: Pr
 async def _list(application: ServerApplication, request: Request, principal: Principal) -> Response:
     query = request.query_params
     limit = _number(query.get("limit", "50"), "limit")
+    status, after, session = [query.get(name, "") for name in ("status", "after", "session")]
     try:
-        return _json(
-            await application.operations.list(principal, query.get("status", ""), limit, query.get("after", ""))
-        )
+        return _json(await application.operations.list(principal, status, limit, after, session=session))
     except ConfigurationError as error:
         raise RequestRefused(422, "invalid_parameter", f"`after` is the `next` of a list: {error}") from error
 

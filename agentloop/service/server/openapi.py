@@ -71,6 +71,7 @@ _OPERATIONS: Mapping[tuple[str, str], dict[str, Any]] = {
         _json_content(_ref("Page")),
         parameters=[
             _parameter("query", "status", "string", "Only executions with this status."),
+            _parameter("query", "session", "string", "Only the turns of this session."),
             _parameter("query", "limit", "integer", "How many at most; 50 by default."),
             _parameter("query", "after", "string", "`next` of the page before."),
         ],
@@ -194,7 +195,7 @@ _DECISION = {
 }
 
 _SCHEMAS: Mapping[str, Any] = {
-    "Start": _object(("input",), input=_MESSAGE, id=_TEXT, agent=_TEXT, continues=_TEXT),
+    "Start": _object(("input",), input=_MESSAGE, id=_TEXT, agent=_TEXT, continues=_TEXT, session=_TEXT),
     "Send": _object(("message",), message=_MESSAGE),
     "Stop": _object((), reason=_TEXT),
     "Fork": _object(("at_step",), at_step=_NUMBER, effects={"enum": [policy.value for policy in ForkPolicy]}),

@@ -16,6 +16,7 @@ from agentloop.durable.exits import Exit
 from agentloop.durable.fold import MANY_RECORDS, state_at
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import fork
+from agentloop.durable.sessions import agent_of_session
 from agentloop.errors import ConfigurationError, ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict
 from agentloop.errors.hints import suggest
 from agentloop.service.server.access import Principal, RequestRefused, Scope, unknown_execution
@@ -348,15 +349,16 @@ class Operations:
         head, state = await self._find(execution_id)
         return details(head, await state_at(self.executions.journal, execution_id) if state is None else state)
 
-    async def list(self, principal: Principal, status: str, limit: int, after: str) -> JsonDict:
+    async def list(self, principal: Principal, status: str, limit: int, after: str, *, session: str = "") -> JsonDict:
         """Return executions that a principal may see, newest first, and the cursor of the next page."""
         principal.require(Scope.READ)
         journal, wanted = self.executions.journal, _status(status)
+        agent_id = agent_of_session(principal.session_id(session)) if session else None
         limit = max(1, min(limit, self.limits.page))
         found: list[JsonDict] = []
         # A page looks at a bounded number of executions: between two of one principal there may be many of others.
         for _ in range(0, self.limits.scanned, limit):
-            heads = await journal.list(status=wanted, after=after, limit=limit)
+            heads = await journal.list(agent_id=agent_id, status=wanted, after=after, limit=limit)
             for head in heads:
                 after = head.cursor
                 if not caller_of(head.execution_id) and principal.may_see(head.execution_id):

@@ -59,6 +59,8 @@ async def test_a_tenant_shares_a_session() -> None:
         assert first.json()["agent_id"] == "session/@north:desk"
         second = (await say(client, "two", "bob")).json()
         assert await texts_of(client, second["id"], "bob") == ["one", "re: one", "two", "re: two"]
+        listed = (await client.get("/executions", params={"session": "desk"}, headers=bearer("bob"))).json()
+        assert [each["id"] for each in listed["executions"]] == [second["id"]]
         for other in ("eve", "north"):
             own = (await say(client, "mine", other)).json()
             assert await texts_of(client, own["id"], other) == ["mine", "re: mine"]
@@ -73,6 +75,8 @@ async def test_the_session_of_another_tenant_is_not_found() -> None:
                 refused = await say(client, "two", who, session)
                 assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
         assert (await say(client, "three", "viewer")).status_code == 403
+        theirs = await client.get("/executions", params={"session": "@north:desk"}, headers=bearer("eve"))
+        assert theirs.status_code == 404
 
 
 @pytest.mark.parametrize(
