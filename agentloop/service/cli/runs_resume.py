@@ -21,6 +21,7 @@ from agentloop.durable.commands import check_in_time, request_stop, send_message
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import fork as fork_execution
 from agentloop.durable.journal import Journal
+from agentloop.durable.sessions import delete_session
 from agentloop.durable.trees import INTERRUPTED, ExecutionTree, effective_status, list_below
 from agentloop.errors import (
     AgentLoopError,
@@ -680,21 +681,28 @@ def stop(*, execution: str, journal_file: str | None, reason: str, principal: st
 # --- delete and purge -----------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Delete an execution.")
-@click.argument("execution", metavar="ID", shell_complete=complete_execution)
+@click.command(short_help="Delete an execution, or a session.")
+@click.argument("execution", metavar="[ID]", required=False, shell_complete=complete_execution)
+@click.option("--session", metavar="ID", help="Delete this session: its turns, and the messages that wait in it.")
 @journal_option
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
-def delete(*, execution: str, journal_file: str | None, yes: bool) -> None:
+def delete(*, execution: str | None, session: str | None, journal_file: str | None, yes: bool) -> None:
     """Delete an execution with those of its sub-agents, and all their records.
 
-    Example: `agentloop runs delete execution_6f1d`.
+    Example: `agentloop runs delete execution_6f1d`, or `agentloop runs delete --session user-7`.
 
     An execution that a live process runs is refused, and one that an unfinished fork needs. That of a sub-agent is deleted
     with that of its caller only.
     """
+    if (execution is None) == (session is None):
+        raise click.UsageError("name an execution, or a session with --session")
+    if session is not None:
+        _delete_session(session, journal_file, yes=yes)
+        return
+    prefix = execution or ""
 
     async def find(journal: Journal) -> tuple[str, int]:
-        head = await find_execution(journal, execution)
+        head = await find_execution(journal, prefix)
         return head.execution_id, 1 + len(await list_below(journal, head.execution_id))
 
     execution_id, count = with_journal(journal_file, find)
@@ -705,6 +713,17 @@ def delete(*, execution: str, journal_file: str | None, yes: bool) -> None:
     if not with_journal(journal_file, lambda journal: journal.delete(execution_id)):
         raise InvalidUsage(f"there is no execution {name}")
     click.echo(f"deleted {name}: {format_count(count, 'execution')}")
+
+
+def _delete_session(session: str, journal_file: str | None, *, yes: bool) -> None:
+    name = as_one_line(session)
+    if can_prompt() and not yes:
+        click.confirm(f"Delete the session {name}?", abort=True, err=True)
+    with as_usage_errors():
+        count = with_journal(journal_file, lambda journal: delete_session(journal, session))
+    if not count:
+        raise InvalidUsage(f"there is no session {name}")
+    click.echo(f"deleted the session {name}: {format_count(count, 'turn')}")
 
 
 _DURATION = re.compile(r"(\d+)([smhdw])")

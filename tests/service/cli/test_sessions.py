@@ -30,6 +30,10 @@ def test_run_continues_a_session(command_line: CommandLine, server: ModelServer,
     own = json.loads(command_line("runs", "list", "--journal", journal, "--session", "user/7", "--json").out)
     assert [head["session"] for head in own] == ["user/7", "user/7"]
     assert command_line("runs", "list", "--journal", journal, "--session", "x" * 300).code == 2
+    deleted = command_line("runs", "delete", "--session", "user/7", "--journal", journal)
+    assert (deleted.code, deleted.out) == (0, "deleted the session user/7: 2 turns\n")
+    assert command_line("runs", "delete", "--session", "user/7", "--journal", journal).code == 2
+    assert command_line("runs", "delete", "--journal", journal).code == 2
     both = command_line("runs", "list", "--journal", journal, "--session", "s", "--agent", "a")
     assert both.code == 2
 
