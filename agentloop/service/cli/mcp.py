@@ -19,12 +19,13 @@ from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.durable.exits import Exit
-from agentloop.errors import ConfigurationError, DependenciesFailed, ToolFailed
+from agentloop.errors import ConfigurationError, DecisionError, DependenciesFailed, InvalidParameter, ToolFailed
 from agentloop.errors.hints import install_hint, suggest
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.dependencies import check_dependencies
+from agentloop.loop.event_stream import EventStream
 from agentloop.mcp.authorization import OAuth, open_in_browser
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedFolder, ServedTool
@@ -351,13 +352,24 @@ async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], r
 
 # --- an agent -------------------------------------------------------------------------------------------------------
 
-_TASK_SCHEMA = {
+_TASK_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "task": {"type": "string", "description": "What the agent has to do, with everything that it needs to know."}
     },
     "required": ["task"],
 }
+_SESSION_SCHEMA = {
+    "type": "string",
+    "description": "A name of your choice for a conversation with the agent: it remembers earlier tasks of the same name.",
+}
+
+
+def _task_schema(loop: AgentLoop) -> Mapping[str, Any]:
+    """Return the parameters of an agent's tool; conversations are kept where the agent has a journal."""
+    if loop.journal is None:
+        return _TASK_SCHEMA
+    return {**_TASK_SCHEMA, "properties": {**_TASK_SCHEMA["properties"], "session": _SESSION_SCHEMA}}
 
 
 @asynccontextmanager
@@ -370,7 +382,17 @@ async def open_agent(loop: AgentLoop, name: str, description: str) -> AsyncItera
     check_dependencies(loop, remedy=_REMEDY)
     async with loop:
         call = _masking(Exit.of(loop.journal, [loop]), partial(_do_task, loop))
-        yield ServedTool(name, description, _TASK_SCHEMA, Effect.EFFECT, call)
+        yield ServedTool(name, description, _task_schema(loop), Effect.EFFECT, call)
+
+
+@asynccontextmanager
+async def _refusing(stream: EventStream[Any]) -> AsyncIterator[EventStream[Any]]:
+    """Hold a stream open; that its session waits for a decision is an answer to the client."""
+    try:
+        async with stream:
+            yield stream
+    except DecisionError as error:
+        raise ToolFailed(str(error)) from None
 
 
 async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
@@ -379,7 +401,14 @@ async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: Progre
     if not isinstance(task, str) or not task.strip():
         raise ToolFailed("the argument `task` is missing: a text that says what to do")
     report_update = _numbered(report)
-    async with loop.stream(task) as events:
+    session = arguments.get("session")
+    if session is not None and loop.journal is None:
+        raise ToolFailed("the argument `session` is given, and this agent keeps no conversations")
+    try:
+        stream = loop.stream(task, session=session)
+    except InvalidParameter as error:
+        raise ToolFailed(f"the argument `session`: {error}") from None
+    async with _refusing(stream) as events:
         async for event in events:
             if isinstance(event, AgentStepStarted):
                 report_update("thinks")

@@ -5,6 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from agentloop import AgentLoop, ScriptedInference
+from agentloop.durable import MemoryJournal
+from agentloop.errors import ToolFailed
+from agentloop.service.cli.mcp import open_agent
+from agentloop.values import InferenceRequest
 from tests.service.cli.conftest import CommandLine, ModelServer
 from tests.service.cli.test_chat import chat, echo, talk
 
@@ -71,3 +78,21 @@ def test_chat_continues_a_session(server: ModelServer, command_line: CommandLine
     assert [text for text in sent(server, 2) if text in {"one", "two", "three"}] == ["one", "two", "three"]
     listed = json.loads(command_line("runs", "list", "--journal", journal, "--session", "user-7", "--json").out)
     assert [head["number"] for head in listed] == [3, 2, 1]
+
+
+async def test_the_tool_of_a_served_agent_takes_a_session() -> None:
+    """Over MCP, an agent with a journal continues the conversation that a client names; one without a journal has no sessions."""
+
+    def count(request: InferenceRequest) -> str:
+        return str(len(request.messages))
+
+    loop = AgentLoop.for_model(ScriptedInference(count))
+    async with open_agent(loop, "bot", "Does it.") as served:
+        assert list(served.parameters["properties"]) == ["task"]
+    async with open_agent(loop.replace(journal=MemoryJournal()), "bot", "Does it.") as served:
+        assert list(served.parameters["properties"]) == ["task", "session"]
+        asked = [{"task": "a", "session": "s"}, {"task": "b", "session": "s"}, {"task": "c"}]
+        answers = [(await served.call(arguments, lambda _: None)).value for arguments in asked]
+        assert answers == ["1", "3", "1"]
+        with pytest.raises(ToolFailed, match="session"):
+            await served.call({"task": "a", "session": 7}, lambda _: None)

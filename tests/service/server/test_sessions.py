@@ -11,7 +11,8 @@ from agentloop import AgentLoop, ScriptedInference
 from agentloop.contracts import CanJournal
 from agentloop.durable import Journal, MemoryJournal
 from agentloop.durable.sessions import SessionQueue
-from agentloop.service.server import Principal, Scope
+from agentloop.service.cluster import Cluster, Worker
+from agentloop.service.server import ClusterExecutions, Principal, Scope
 from agentloop.values import InferenceRequest, Message
 from agentloop.values.json import freeze_object
 from agentloop.values.time_and_ids import SystemClock
@@ -164,3 +165,26 @@ async def test_two_servers_answer_in_order(db: str) -> None:
         assert all(texts[: len(each)] == each for each in found)
         assert isinstance(one, Journal)
         assert await one.unfinished("") == ()
+
+
+async def test_workers_of_a_cluster_answer_sessions(tmp_path: Any) -> None:
+    """Before a cluster, messages of a session are accepted without a worker, and answered in order when one comes."""
+    place, agents = tmp_path / "runs.db", {"echo": echoing(MemoryJournal())}
+    executions = ClusterExecutions(Cluster(place), agents, start_seconds=0.1)
+    async with serving(executions, authenticate=TOKENS.get) as client:
+        for text in ("one", "two", "two"):
+            accepted = await say(client, text, id=text)
+            assert (accepted.status_code, accepted.json()["status"]) == (202, "queued")
+        assert (await say(client, "other", id="two")).status_code == 422
+        worker = Worker(agents, str(place), name="one")
+        running = asyncio.create_task(worker.run())
+        try:
+            assert (await settled(client, "ada:one"))["status"] in {"queued", "completed"}
+            async with asyncio.timeout(LONGEST):
+                while (await client.get("/executions/ada:two", params={"wait": 20})).json()["status"] != "completed":
+                    pass
+            assert await texts_of(client, "ada:two", "ada") == ["one", "re: one", "two", "re: two"]
+            assert (await say(client, "two", id="two")).status_code == 200
+        finally:
+            await worker.drain()
+            await asyncio.wait((running,))
