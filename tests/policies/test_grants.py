@@ -638,7 +638,7 @@ async def prepare(db: str, uses: int) -> None:
     """Give a grant for the tool of the processes."""
     journal = open_journal(db)
     call = ToolCall("1", "pay", '{"amount": 1, "note": "given"}')
-    loop = grant_process.payer(journal, os.devnull, (call, "done"))
+    loop = grant_process.payer(journal, os.devnull, [[call], "done"])
     state = await loop.execute("Pay.")
     grant = Grant(uses=uses, total=f"amount <= {uses + 3}")
     await loop.resume(state, {call.key: approve(call.digest, grant=grant) for call in state.pending})

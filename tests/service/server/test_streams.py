@@ -15,7 +15,7 @@ from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.durable import MemoryJournal
-from agentloop.policies import Budget
+from agentloop.policies import BudgetAccount
 from agentloop.service.server import LocalExecutions, ServerApplication, ServerLimits
 from agentloop.service.server.feeds import Feeds
 from agentloop.service.server.record_events import RecordReader
@@ -302,8 +302,10 @@ async def test_each_message_that_a_step_takes_is_in_one_event() -> None:
 async def test_a_limit_before_the_first_answer_ends_the_events_without_a_step() -> None:
     """The record of the step that the limit has stopped adds none; the end of the execution says why."""
     journal = MemoryJournal()
-    loop = AgentLoop.for_model(ScriptedInference("never"), interceptors=[Budget(tokens=0)], journal=journal)
+    loop = AgentLoop.for_model(ScriptedInference("never"), interceptors=[BudgetAccount("a", tokens=0)], journal=journal)
     await loop.execute("Go.", execution_id="run")
     reader = RecordReader()
-    events = [reader.read(record) for record in await journal.read("run")]
-    assert [event.type for event in events if event is not None] == ["execution_started", "execution_ended"]
+    records = await journal.read("run")
+    assert RecordKind.STEP_COMPLETED in [record.kind for record in records]
+    types = [event.type for event in map(reader.read, records) if event is not None]
+    assert types == ["execution_started", "inference_failed", "execution_ended"]
