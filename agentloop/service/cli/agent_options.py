@@ -31,6 +31,7 @@ from agentloop.models.presets import PRESETS
 from agentloop.policies.budgets.budget import Budget, TimeLimit
 from agentloop.policies.budgets.prices import published_prices
 from agentloop.policies.egress import EgressApproval
+from agentloop.policies.grants import AskUnlessGranted
 from agentloop.service.cli import demo
 from agentloop.service.cli.attachments import compose_message, read_attachments, read_piped_text, read_stdin
 from agentloop.service.cli.configuration import (
@@ -705,19 +706,23 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 _INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble that asks itself
 
 
-def approvals(approve: str, grants: SessionGrants, *, from_start: bool = False) -> list[Interceptor]:
+def approvals(
+    approve: str, grants: SessionGrants, *, from_start: bool = False, has_journal: bool = False
+) -> list[Interceptor]:
     """Return the interceptors that suspend calls that may change something, and calls by which data can leave.
 
     Args:
         approve: the value of `--approve`.
         grants: the approvals of a person for the session, and the loop with the servers.
         from_start: whether a stranger has written the instructions of the model.
+        has_journal: whether the executions are recorded, so that grants of their journal hold.
     """
     if approve == "all":
         return []  # calls that an ensemble suspends are approved when they are pending
     effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
+    approval = UngrantedApproval(RequireApproval(effects), grants, _INSIDE_ENSEMBLES)
     return [
-        UngrantedApproval(RequireApproval(effects), grants, _INSIDE_ENSEMBLES),
+        AskUnlessGranted(approval) if has_journal else approval,
         EgressApproval([grants.is_of_server], unless=[grants.covers_places], from_start=from_start),
     ]
 

@@ -454,10 +454,12 @@ def chat(
     out = sys.stdout
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve, grants = approve or agent.default_approval, SessionGrants()
-        subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
         journal_file = recording_journal(journal_file)
         if session is not None and (journal_file is None or resumed is not None):
             raise InvalidUsage("--session needs --journal FILE, in which it is kept, and continues without --resume")
+        has_journal = journal_file is not None
+        guards = approvals(approve, grants, from_start=agent.has_strangers_words, has_journal=has_journal)
+        subject = agent.build(guards)
         chat_agent = ChatAgent(subject, limits.with_cost_asked(subject), grants, journal_file)
         with Progress(create_console(stderr=True), live=not no_live) as progress:
             view = TurnView(out, progress)

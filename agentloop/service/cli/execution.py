@@ -22,7 +22,7 @@ from agentloop.contracts.can_intercept import CanForetellQuestions
 from agentloop.contracts.tool import CanCallTools, CanDiscoverTools, Tool
 from agentloop.durable.commands import CommandListener
 from agentloop.durable.journal import Journal
-from agentloop.errors import MalformedArguments
+from agentloop.errors import InvalidParameter, MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval
 from agentloop.loop.agent_loop import AgentLoop, Input
@@ -32,9 +32,11 @@ from agentloop.loop.unasked import loops_within
 from agentloop.policies.egress import EgressApproval, destinations
 from agentloop.service.cli.console import as_one_line
 from agentloop.service.cli.errors import CommandInterrupted
+from agentloop.service.cli.grants import read_grant
 from agentloop.service.cli.main import Terminated, raise_terminated
 from agentloop.service.cli.rows import drop_typed_ahead, rows_of, screens_of
 from agentloop.values.decisions import Approve, Decision, Edit, PendingCall, approve, deny, edit
+from agentloop.values.grants import Grant
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import JsonObject
 from agentloop.values.points import BeforeToolUse
@@ -207,6 +209,8 @@ _ANSWERS = {
     "edit": "e",
     "a": "a",
     "always": "a",
+    "g": "g",
+    "grant": "g",
     "r": "r",
     "reason": "r",
     "v": "v",
@@ -401,7 +405,8 @@ class TerminalApprover:
 
     def _decide(self, call: PendingCall) -> Decision:
         grants = self._grants if self._grants is not None and self._grants.can_grant(call) else None
-        answer = self._ask(call, f"waits: {as_one_line(call.reason)}", can_grant=grants is not None)
+        title = f"waits: {as_one_line(call.reason)}"
+        answer = self._ask(call, title, can_grant=grants is not None, grantable=call.grantable)
         run: Decision = approve(call.digest)
         while answer == "e":
             arguments = self._read_arguments(call)
@@ -410,14 +415,26 @@ class TerminalApprover:
             answer = self._ask(edited, "runs with:", can_grant=False)
         if answer == "a" and grants is not None:
             grants.grant(call)
+        if answer == "g":
+            return approve(call.digest, grant=self._read_grant())
         if answer in {"y", "a"}:
             return run
         reason = self._read_line("Reason, for the model") if answer == "r" else ""
         return deny(reason or DENIED_BY_USER, call.digest)
 
-    def _ask(self, call: PendingCall, title: str, *, can_grant: bool) -> str:
+    def _read_grant(self) -> Grant:
+        """Ask for the limits of later calls until they can be read."""
+        while True:
+            try:
+                return read_grant(
+                    self._read_line("Limits, as in amount <= 50; 10 uses; total amount <= 300 (empty for none)")
+                )
+            except InvalidParameter as error:
+                self._print(as_one_line(str(error)))
+
+    def _ask(self, call: PendingCall, title: str, *, can_grant: bool, grantable: bool = False) -> str:
         """Show a call, and return the first answer that is one."""
-        always = "(a)lways in this session, " if can_grant else ""
+        always = ("(a)lways in this session, " if can_grant else "") + ("(g)rant from now on, " if grantable else "")
         question = f"Run it? (y)es, (n)o, {always}(e)dit the arguments, (r)eject with a reason, (v)iew again"
         size, repeated = self._show(call, title, question), False
         # An unknown answer repeats the question: neither running nor denying the call is a safe default.
@@ -430,7 +447,7 @@ class TerminalApprover:
                 self._print("The terminal has another size now, so that the call is shown again.")
             if is_resized or answer == "v":
                 size, repeated = self._show(call, title, question), False
-            elif answer == "a" and not can_grant:
+            elif (answer == "a" and not can_grant) or (answer == "g" and not grantable):
                 self._print("Each call of this tool has to be looked at.")
             elif answer:
                 return answer

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 
 from agentloop.contracts.can_keep_grants import CanKeepGrants, GrantChange
 from agentloop.durable.journal import Journal
+from agentloop.errors import InvalidParameter
 from agentloop.service.cli.console import as_one_line, create_console
 from agentloop.service.cli.errors import InvalidUsage
 from agentloop.service.cli.journals import journal_option, with_journal
 from agentloop.service.cli.tables import Cell, Column, print_table
-from agentloop.values.grants import GrantState, describe_grant
+from agentloop.values.grants import Grant, GrantState, describe_grant
 from agentloop.values.time_and_ids import SystemClock
 
 
@@ -68,6 +70,35 @@ async def _change(journal: CanKeepGrants, ids: Sequence[str], change: GrantChang
         raise InvalidUsage(f"there is no grant {as_one_line(unknown)}; `agentloop grants --all` lists all of them")
     for grant_id in ids:
         await journal.update_grant(grant_id, change)
+
+
+def read_grant(text: str) -> Grant:
+    """Return a grant as a person writes it: limits on arguments, `10 uses`, `total amount <= 300`, `until 2026-12-24`, with semicolons between them.
+
+    Raises:
+        InvalidParameter: a part cannot be read.
+    """
+    arguments, terms = list[str](), dict[str, Any]()
+    for part in filter(None, map(str.strip, text.split(";"))):
+        first, _, rest = part.partition(" ")
+        if first.isdecimal() and rest.strip() in {"use", "uses"}:
+            terms["uses"] = int(first)
+        elif first == "total":
+            terms["total"] = rest
+        elif first == "until":
+            terms["until"] = _read_time(rest.strip())
+        else:
+            arguments.append(part)
+    return Grant(arguments=arguments, **terms)
+
+
+def _read_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise InvalidParameter(
+            f"{text!r:.100} is not a time; write it as in until 2026-12-24 or until 2026-12-24T18:00"
+        ) from error
 
 
 def _print(states: Sequence[GrantState], now: datetime) -> None:

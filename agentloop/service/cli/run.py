@@ -221,7 +221,9 @@ def run(  # one parameter for each option
             "" if resumed is not None else agent.read_input(question, attachments)
         )  # the recorded one is sent otherwise
         grants = SessionGrants()
-        subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
+        has_journal = target is not None
+        guards = approvals(approve, grants, from_start=agent.has_strangers_words, has_journal=has_journal)
+        subject = agent.build(guards)
         loop = limits.with_cost_asked(subject).apply(subject.loop, subject.model_name)
         if target is not None:
             loop = loop.replace(journal=open_journal(target.file, subject.secrets))

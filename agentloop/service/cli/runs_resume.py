@@ -27,6 +27,7 @@ from agentloop.errors import (
     AgentLoopError,
     InboxClosed,
     InvalidDependencies,
+    InvalidParameter,
     JournalConflict,
     JournalError,
     MalformedArguments,
@@ -54,6 +55,7 @@ from agentloop.service.cli.execution import (
     obey_commands,
     run_interruptibly,
 )
+from agentloop.service.cli.grants import read_grant
 from agentloop.service.cli.journals import (
     account_for_calls,
     as_journal_errors,
@@ -67,6 +69,7 @@ from agentloop.service.cli.progress import Progress
 from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
+from agentloop.values.grants import Grant
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, InDoubt, RecordKind, caller_of
@@ -145,6 +148,7 @@ def decision_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_decisions(
         *arguments: Any,
         approvals: Sequence[str],
+        given: Sequence[str],
         denials: Sequence[str],
         answers: Sequence[str],
         edits: Sequence[str],
@@ -154,6 +158,8 @@ def decision_options(command: Callable[..., None]) -> Callable[..., None]:
         decisions = DecisionOptions(principal=principal)
         for key in approvals:
             decisions.add(key, _approve)
+        for key, text in map(_split, given):
+            decisions.add(key, partial(_approve_from_now_on, _parse_grant(text, key)))
         for key, reason in map(_split, denials):
             decisions.add(key, partial(_deny, reason or DENIED_BY_USER))
         for key, text in map(_split, answers):
@@ -177,6 +183,14 @@ _DECISION_OPTIONS = (
         help="Run a pending call. Each of these options may be repeated.",
     ),
     click.option(
+        "--grant",
+        "given",
+        multiple=True,
+        metavar="KEY=LIMITS",
+        help="Run it, and later calls of its tool within limits, as in 2.1='amount <= 50; 10 uses; total amount <= 300; until 2026-12-24'. "
+        "Each part is optional.",
+    ),
+    click.option(
         "--deny", "denials", multiple=True, metavar="KEY[=WHY]", help="Do not run it, and tell the model the reason."
     ),
     click.option(
@@ -191,6 +205,17 @@ _DECISION_OPTIONS = (
 
 def _approve(call: PendingCall) -> Decision:
     return approve(call.digest)
+
+
+def _approve_from_now_on(grant: Grant, call: PendingCall) -> Decision:
+    return approve(call.digest, grant=grant)
+
+
+def _parse_grant(text: str, key: str) -> Grant:
+    try:
+        return read_grant(text)
+    except InvalidParameter as error:
+        raise InvalidUsage(f"the grant for {as_one_line(key)} cannot be read: {as_one_line(str(error))}") from error
 
 
 def _deny(reason: str, call: PendingCall) -> Decision:
