@@ -37,6 +37,12 @@ class RareOptions(TypedDict, total=False):
     """The keyword parameters of `AgentLoop` that few programs need; `LoopOptions` describes them."""
 
     compiler: CanCompileMessages | None
+    output_check: (
+        Callable[..., object]
+        | CanAcceptExecutionScope
+        | Iterable[Callable[..., object] | CanAcceptExecutionScope]
+        | None
+    )
     executor: CanExecuteToolCalls | None
     events: CanHandleEvents | None
     in_doubt: InDoubt | str
@@ -81,12 +87,6 @@ class LoopOptions(RareOptions, total=False):
     system_prompt: SystemPrompt
     interceptors: Iterable[CanIntercept]
     max_steps: int | None
-    output_check: (
-        Callable[..., object]
-        | CanAcceptExecutionScope
-        | Iterable[Callable[..., object] | CanAcceptExecutionScope]
-        | None
-    )
     journal: CanJournal | None
     dependencies: Any
 
