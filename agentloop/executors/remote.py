@@ -285,8 +285,10 @@ class _RemoteTool(
         call, context = self._call, self._context
         if call is None or context is None:
             raise ContractViolation(f"the remote tool {self.name!r} needs its call: run it by an executor")
-        # Read only for tools that use it: a call that starts before its batch does not have an id yet.
-        id = context.id if self._reads_context(context) else ""  # noqa: A001  # names the field
+        # Read only for tools that use them: a call that starts before its batch has neither an id nor a scope yet.
+        id, request = "", None  # noqa: A001  # names the field
+        if self._reads_context(context):
+            id, request = context.id, context.scope.request  # noqa: A001  # names the field
         return RemoteCall(
             call=call,
             trace=trace_headers(),
@@ -299,7 +301,7 @@ class _RemoteTool(
             state=self._state,
             claim_token=context.claim_token,
             deadline=self._deadline(),
-            request=EMPTY_OBJECT if (request := context.scope.request) is None else stored_request(request),
+            request=EMPTY_OBJECT if request is None else stored_request(request),
         )
 
     def _reads_context(self, context: ToolContext) -> bool:

@@ -47,6 +47,8 @@ _PARTS, _PARTS_ALONE = 6, 17
 _SECONDS = 60.0
 """How long one step may take before it counts as hanging."""
 _SCHEMAS = ("agentloop", "agentloop_cluster", "dbos")
+_KEYS = {"main.meta": "name", "main.accounts": "id", "main.grants": "id"}
+"""The columns that find the rows of the tables without row numbers, in SQLite."""
 _ALONE = ("meta", "dbos_migrations", "executions", "workers")
 """Tables whose rows are damaged one by one: one that cannot be read keeps all others from being listed, or from being used at all."""
 
@@ -148,19 +150,20 @@ class _Place:
 
     def rows(self, table: str) -> list[Any]:
         """Return what finds each row of a table."""
-        if self.is_sqlite and table == "main.meta":  # without row numbers
-            return [name for (name,) in self.run("SELECT name FROM main.meta")]
-        return [row for (row,) in self.run(f"SELECT {'rowid' if self.is_sqlite else 'ctid'} FROM {table}")]
+        return [row for (row,) in self.run(f"SELECT {self.key(table)} FROM {table}")]
+
+    def key(self, table: str) -> str:
+        """Return the column that finds a row of a table."""
+        return _KEYS.get(table, "rowid") if self.is_sqlite else "ctid"
 
     def write(self, table: str, row: Any, column: str, value: object) -> bool:
         """Write a value; return whether the database takes it."""
         if not self.is_sqlite and isinstance(value, str):
             value = value.replace("\0", "")
-        place = "name" if self.is_sqlite and table == "main.meta" else "rowid" if self.is_sqlite else "ctid"
         kinds = [value] if self.is_sqlite or not isinstance(value, str) else [value, value.encode()]
         for each in kinds:
             with suppress(sqlite3.Error, psycopg.Error):
-                self.run(f"UPDATE {table} SET {column} = ? WHERE {place} = ?", each, row)
+                self.run(f"UPDATE {table} SET {column} = ? WHERE {self.key(table)} = ?", each, row)
                 return True
         return False
 
