@@ -21,7 +21,7 @@ from agentloop.errors import ConfigurationError, InvalidDocument, JournalError, 
 from agentloop.testing import strategies
 from agentloop.values import grants, points, serialization
 from agentloop.values import json as json_text
-from agentloop.values.accounts import AccountHold, AccountKey, AccountState, Spending, SpendingLimit
+from agentloop.values.accounts import AccountBalance, AccountHold, AccountKey, AccountState, Spending, SpendingLimit
 from agentloop.values.authority import Declarations, Statement
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import Bounds
@@ -237,6 +237,16 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     Suspend: st.builds(Suspend, texts),
     Summary: st.builds(Summary, texts, st.integers(1), st.integers(1)),
     AccountKey: st.builds(AccountKey, texts, texts, texts),
+    AccountBalance: st.builds(
+        AccountBalance,
+        key=st.builds(AccountKey, texts, texts, texts),
+        limit=spending_limits,
+        spent=spendings,
+        reserved=spendings,
+        unsettled=spendings,
+        remaining=spending_limits,
+        requests=st.integers(0),
+    ),
     Spending: spendings,
     SpendingLimit: spending_limits,
     AccountHold: account_holds,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Collection, Iterable
-from typing import Self
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Self
 
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, gt, lt, optional
@@ -42,7 +42,7 @@ from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from agentloop.values.value import instance_of, one_of
 
-on_unknown_usage = one_of(("refuse", "estimate", "allow"))
+on_unknown_usage: Callable[[Any, Any, Any], None] = one_of(("refuse", "estimate", "allow"))
 """Validates what to do about unknown usage."""
 
 
