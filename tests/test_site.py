@@ -104,7 +104,7 @@ def test_programs_of_other_frameworks_are_python() -> None:
         for page in DOCS.glob("coming-from/*.md")
         for match in re.finditer(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     ]
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     for block in blocks:
         ast.parse(block)
 
