@@ -20,6 +20,7 @@ _EXACT = Context(prec=1_000)
 """Adds amounts without rounding: a sum of small ones must not be lost beside a large one."""
 _MAX_BITS = 1_000
 """The size of an integer that can be an amount."""
+_MAX_CHARACTERS, _MAX_LIMITS = 10_000, 100
 _FORMS = 'write it as in amount <= 50, to == "ada" or to in ["ada", "ben"], with JSON on the right side'
 
 
@@ -39,6 +40,8 @@ class _Limit(Value):
 
     @classmethod
     def parse(cls, text: object) -> _Limit:
+        if isinstance(text, str) and len(text) > _MAX_CHARACTERS:
+            raise InvalidParameter(f"a limit of an argument has up to {_MAX_CHARACTERS:,} characters: {text!r:.200}")
         match = _LIMIT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidParameter(f"{text!r:.200} is not a limit of an argument; {_FORMS}")
@@ -119,6 +122,8 @@ def _as_limits(limits: object) -> tuple[str, ...]:
     texts = [limits] if isinstance(limits, str) else limits
     if not isinstance(texts, list | tuple):
         raise InvalidParameter(f"the limits of arguments are a list of texts, not {limits!r:.200}; {_FORMS}")
+    if len(texts) > _MAX_LIMITS:
+        raise InvalidParameter(f"a grant has up to {_MAX_LIMITS} limits of arguments, not {len(texts):,}")
     return tuple([str(_Limit.parse(text)) for text in texts])
 
 
@@ -149,7 +154,8 @@ class Grant(Value):
         until: when the grant ends, a time with a time zone; None for no end.
 
     Raises:
-        InvalidParameter: a limit cannot be read, `uses` is not a whole number above 0, or the time has no time zone.
+        InvalidParameter: a limit cannot be read, or is longer than 10,000 characters; there are more than 100; `uses` is not a
+            whole number above 0; or the time has no time zone.
     """
 
     arguments: tuple[str, ...] = field(default=(), converter=_as_limits)

@@ -42,6 +42,7 @@ from agentloop.tools.patterns import MAX_CHARACTERS, compile_pattern
 from agentloop.values import AgentState, Bounds, InferenceResponse
 from agentloop.values.batches import parse_key
 from agentloop.values.bounds import DEFAULT_BOUNDS
+from agentloop.values.grants import Grant
 from agentloop.values.json import freeze, freeze_object, parse_json
 from agentloop.values.records import callers_of, check_execution_id, parse_cursor, root_of
 from agentloop.values.secrets import Secret
@@ -473,6 +474,7 @@ def _states() -> Mapping[str, documents.Document]:
 
 _SECRET: Final = Secret("sk-abcdefgh")
 _REDACTION: Final = Redaction(secrets=["sk-abcdefgh"], fields=["card.number"])
+_LIMITS: Final = [" ", "a", "/", "==", "<=", "<", "in", "in [", ",", "1", "e", '"a"', "\n"]
 _SECRETS: Final = [
     "sk-",
     "sk-abcdefg",
@@ -527,6 +529,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "agent files": Reader(_read_agent_file, documents=documents.TOML, longest=200_000, thread_from=0),
     "YAML": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), documents=documents.YAML, longest=60_000, thread_from=0),
     "gzip": Reader(_decompress, documents=documents.GZIP, longest=400_000, thread_from=_CHUNK),
+    "limits of grants": Reader(lambda text: Grant(arguments=[text]), _LIMITS, longest=10_000),
     # Errors quote the start of what a service has sent.
     "secrets": Reader(_SECRET.redact, _SECRETS, longest=100_000),
     "records with secrets": Reader(lambda text: _REDACTION.redact({"a": text}), _SECRETS, longest=300_000),

@@ -165,6 +165,8 @@ def test_a_limit_is_data(limit: str, covered: list[dict[str, object]], uncovered
         {"arguments": ["amount != 5"]},
         {"arguments": 5},
         {"arguments": {"amount": 5}},
+        {"arguments": [f"to == {'a' * 10_000!r}"]},
+        {"arguments": ["amount <= 5"] * 101},
         {"uses": 0},
         {"uses": True},
         {"uses": 1.5},
