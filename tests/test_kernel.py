@@ -47,6 +47,9 @@ LARGER_FEATURES = {"executors/journaled_call.py:JournaledCall": (10, 35)}
 """The same for classes of features, which the kernel does not know."""
 
 FEATURES = {
+    "executors/labeled_calls.py",
+    "drivers/labeled_inference.py",
+    "interception/untrusted.py",
     "executors/journaled_call.py",
     "executors/fencing.py",
     "executors/approval.py",

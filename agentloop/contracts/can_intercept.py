@@ -176,3 +176,16 @@ class CanIntercept(ABC):
             AgentStop: to stop the execution.
             Exception: what `proceed` raised, which counts as the operation's failure; anything else fails the execution.
         """
+
+
+class CanUseLabels(CanIntercept):
+    """Decides by who wrote what a model has read; implemented by interceptors.
+
+    The executions of a loop with such an interceptor are labeled, and those of the agents that serve their calls. Such an agent
+    gets the interceptor of its caller, unless its own loop has one.
+    """
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether it looks at labels; an interceptor around another one says what that does."""
+        return True

@@ -10,11 +10,13 @@ from typing import Any, Self, TypeVar, cast
 from attrs import evolve, field, frozen
 
 from agentloop._shielding import is_task_cancelled
+from agentloop.contracts.can_intercept import CanUseLabels
 from agentloop.contracts.run_log import CallLog
 from agentloop.errors import ForeignCancellation
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceResponse, Usage
+from agentloop.values.labels import Label
 from agentloop.values.run_requests import RunRequest
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
@@ -105,6 +107,8 @@ class StepLedger:
         inferences: the number of requests that were sent, with failed ones.
         other_inferences: how many of these were sent to models other than the driver's own.
         response: the last response; None before.
+        label: who had a part in what the model has read before its last response, or before its suspended calls; None where nothing
+            tracks that.
         has_waited: whether the event loop has run the calls of the step in tasks of their own.
     """
 
@@ -116,6 +120,7 @@ class StepLedger:
         "extra_usage",
         "has_waited",
         "inferences",
+        "label",
         "other_inferences",
         "pending",
         "response",
@@ -140,6 +145,7 @@ class StepLedger:
         self.inferences: int = 0
         self.other_inferences: int = 0
         self.response: InferenceResponse | None = None
+        self.label: Label | None = None
 
     def begin_step(self) -> StepLedger:
         """Return the ledger of a step that a driver begins: this one in a run, which has cleared it, else a new one.
@@ -204,6 +210,7 @@ class ExecutionScope(Value):
         steps_before: how many steps the execution had when the part that gets the scope took over by a handoff; 0 for parts of the
             executed loop. Steps before it are those of another loop, so that what led to them is new to the part.
         request: how the execution was asked for; None where nothing is known of that.
+        labels: the interceptors that use labels, for the agents that serve calls, too; without one, nothing is labeled.
         is_read: whether somebody reads the answers while they are written; drivers that can stream answers do so then.
     """
 
@@ -223,6 +230,7 @@ class ExecutionScope(Value):
     steps_before: int = 0
     request: RunRequest | None = None
     is_read: bool = False
+    labels: tuple[CanUseLabels, ...] = ()
 
     @property
     def claim_token(self) -> int | None:

@@ -18,6 +18,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.values.authority import Declarations, Statement
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
+from agentloop.values.labels import Label
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import Reconciliation
 from agentloop.values.run_requests import Identity
@@ -75,6 +76,7 @@ class ToolContext(Value, Generic[Deps_co]):
         claim_token: the fencing token of the claim under which the call runs: larger in each process that takes the
             execution over. A service that stores the largest one it has seen can refuse a process that lost the execution.
             None without a journal.
+        label: who had a part in the decision to make the call; None where nothing is labeled.
     """
 
     execution_id: str
@@ -87,6 +89,7 @@ class ToolContext(Value, Generic[Deps_co]):
     events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     id: str = ""
     claim_token: int | None = field(default=Factory(lambda context: context.scope.claim_token, takes_self=True))
+    label: Label | None = field(default=None, repr=False)
     _report: Callable[[object], None] = field(default=_ignore, alias="report", repr=False, eq=False)
     _has_closed: Callable[[], bool] = field(default=_is_open, alias="has_closed", repr=False, eq=False)
 
@@ -132,6 +135,20 @@ Supersedes: TypeAlias = _SAME | Callable[[JsonObject, JsonObject], bool]
 of any tool about the same resource, or those of the tool for which a function of the earlier and the new arguments returns True."""
 
 
+def as_own(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Read the names of the fields for which a service vouches, from a list or from one text.
+
+    Raises:
+        ToolDefinitionError: if they are not texts.
+    """
+    given: list[object] = list(names.split() if isinstance(names, str) else names)
+    if not all(isinstance(name, str) and name for name in given):
+        raise ToolDefinitionError(
+            f"own is the names of fields of a result, as in own='id sent_at', or '*'; not {names!r:.100}"
+        )
+    return tuple(sorted({str(name) for name in given}))
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolPolicy(CallPolicy):
     """How an executor runs the calls of a tool; `CallPolicy` adds retries, cache, rate limit and the like.
@@ -155,6 +172,9 @@ class ToolPolicy(CallPolicy):
             may only run again because it declares a cache or deduplication, which say which calls are the same.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another. A
             person is never asked to approve all calls of such a tool.
+        own: the names of the fields of a result, at any depth, whose words the service vouches for, such as `id` or `sent_at`; `*` for
+            all of them. Everything else in a result may be the words of somebody else. Other results can instruct a model, and what it
+            decides after reading them needs a person where `approve="untrusted"`.
 
     Raises:
         ToolDefinitionError: if `key`, `supersedes` or `resource` is neither a text nor a plain function; if `supersedes` is an
@@ -173,6 +193,7 @@ class ToolPolicy(CallPolicy):
     reads_results: bool = field(default=False, validator=instance_of(bool))
     repeatable: bool | None = field(default=None, validator=optional(instance_of(bool)))
     runs_code: bool = field(default=False, validator=instance_of(bool))
+    own: tuple[str, ...] = field(default=(), converter=as_own)
 
     def __attrs_post_init__(self) -> None:
         given: Mapping[str, object] = {"key": self.key, "supersedes": self.supersedes, "resource": self.resource}
@@ -436,6 +457,10 @@ class CanDescribeResult(ABC):
     @abstractmethod
     def result_schema(self) -> JsonObject | None:
         """A JSON Schema of its results; None if their form is not known."""
+
+
+class CanLabelResult:
+    """Says itself who had a part in its results, by `ToolResult.label`; a result without a label is foreign."""
 
 
 class CanUseThread(ABC):

@@ -150,12 +150,12 @@ class StepDraft(ShownByField):
         """
         state, message, turn = self.state, None, None
         if self.parts is None or self.calls is None or outcome is None:
-            message = Message.of_response(self.parts, ()) if self.parts is not None else None
+            message = Message.of_response(self.parts, (), self.ledger.label) if self.parts is not None else None
         elif outcome.pending:
             state = outcome.state
-            turn = SuspendedTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending)
+            turn = SuspendedTurn.of(self.parts, self.calls.keys, outcome.executions, outcome.pending, self.ledger.label)
         else:
-            state, message = outcome.state, Message.of_response(self.parts, outcome.executions)
+            state, message = outcome.state, Message.of_response(self.parts, outcome.executions, self.ledger.label)
         ledger, response = self.ledger, self.ledger.response
         step = AgentStep(
             id=self.id,
@@ -328,6 +328,7 @@ class Driver(
         """Execute the calls of a suspended turn that are decided, and put their outcomes into the turn."""
         # The calls without a decision stay pending in the turn.
         calls = ready_calls(turn)
+        self.scope.ledger.label = turn.label
         if not len(calls):
             raise ContractViolation(
                 "the step is suspended and no call of it is decided; pass decisions to AgentLoop.resume"

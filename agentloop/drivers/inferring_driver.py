@@ -31,7 +31,7 @@ from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, InferenceExchange, StepDraft
 from agentloop.drivers.eager_start import EagerStart
 from agentloop.drivers.mode_choices import with_mode_choice
-from agentloop.drivers.recorded_inference import InferenceRecording
+from agentloop.drivers.recorded_inference import CanRecordInference, InferenceRecording
 from agentloop.drivers.rejections import (
     Rejection,
     ResponseCheck,
@@ -247,6 +247,10 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
         )
         if self.scope.log is not None:
             call.recording = self._record(call, self.scope.log)
+        if self.scope.labels:
+            from agentloop.drivers.labeled_inference import LabeledInference  # noqa: PLC0415  # where labels are used
+
+            call.recording = LabeledInference.of(draft, call.recording, self.scope)
         response = await call.run(request)
         await fit_ahead(response.tool_calls, self.tools, self.scope.bounds)
         if response.quoted_calls or response.quoted_texts:
@@ -365,7 +369,7 @@ class InferenceCall(ShownByField):
     name: str = ""
     is_other: bool = False
     bounds: Bounds = DEFAULT_BOUNDS
-    recording: InferenceRecording | None = None
+    recording: CanRecordInference | None = None
     usage: Usage = field(default=NO_USAGE, init=False)
     _attempt: int = field(default=1, init=False)
     # The streamed responses with their deltas, where an interceptor wants these to be held.

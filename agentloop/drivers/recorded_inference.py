@@ -23,13 +23,11 @@ from agentloop.values.tool_calls import ErrorInfo
 
 
 class CanSendRequest(Protocol):
-    """An inference that is recorded.
+    """An inference that is recorded."""
 
-    Attributes:
-        usage: the tokens of its responses so far.
-    """
-
-    usage: Usage
+    @property
+    def usage(self) -> Usage:
+        """The tokens of its responses so far."""
 
     async def send(self, request: InferenceRequest) -> InferenceResponse:
         """Send the request, and add the tokens of the response to the step.
@@ -37,6 +35,19 @@ class CanSendRequest(Protocol):
         Raises:
             Exception: whatever the model or an interceptor raises.
         """
+
+
+class CanRecordInference(Protocol):
+    """Records one inference of a step, or answers it; `InferenceRecording`, or what is laid around it."""
+
+    async def run(self, request: InferenceRequest, call: CanSendRequest) -> InferenceResponse:
+        """Return the recorded response, or send the request and record the result."""
+
+    def note_failure(self) -> None:
+        """Note that an attempt has failed now."""
+
+    def add_failed_attempt(self, failed: FailedAttempt) -> None:
+        """Keep an attempt that is repeated, for the record."""
 
 
 @define(eq=False, repr=False, kw_only=True)

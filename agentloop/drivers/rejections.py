@@ -21,6 +21,7 @@ from agentloop.values.batches import ToolCalls
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.labels import CLEAN
 from agentloop.values.messages import REJECTED_ANSWER, Message, Part, ResponsePart
 from agentloop.values.parts import ProviderPart, Text
 from agentloop.values.state import AgentState
@@ -253,9 +254,11 @@ def retry_request(request: InferenceRequest, response: InferenceResponse, reject
     if rejection.problem or rejection.output_error:
         # Providers refuse a blank text.
         shown = [part for part in response.parts if not isinstance(part, Text) or part.text.strip()]
-        answer = Message.assistant(*[part for part in shown if not isinstance(part, ToolCall)])
+        # The model has written it after what it has read, which the conversation says.
+        answer = Message("assistant", [part for part in shown if not isinstance(part, ToolCall)], label=CLEAN)
         metadata = REJECTED_ANSWER if rejection.output_error else EMPTY_OBJECT
-        correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error), metadata=metadata)
+        problem = _CORRECTION.format(rejection.problem or rejection.output_error)
+        correction = Message.user(problem, metadata=metadata, label=CLEAN)
         return request.with_messages([*request.messages, *((answer, correction) if answer.parts else (correction,))])
     # Valid calls are not executed either: the model repeats them together with the corrected ones.
     errors = iter(rejection.call_errors)
@@ -263,7 +266,7 @@ def retry_request(request: InferenceRequest, response: InferenceResponse, reject
         ToolExchange(part, _rejected_execution(part, next(errors))) if isinstance(part, ToolCall) else part
         for part in response.parts
     ]
-    return request.with_messages([*request.messages, Message.assistant(*parts)])
+    return request.with_messages([*request.messages, Message("assistant", parts, label=CLEAN)])
 
 
 async def emit_rejection(
@@ -295,7 +298,7 @@ def _rejected_execution(call: ToolCall, error: str) -> ToolExecution:
         status, info = ToolStatus.REJECTED, ErrorInfo("InvalidArguments", error)
     else:
         status, info = ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_EXECUTED)
-    return ToolExecution.of(call, status, key="", id="", at=_EPOCH, error=info)
+    return evolve(ToolExecution.of(call, status, key="", id="", at=_EPOCH, error=info), label=CLEAN)
 
 
 # --- repeated effects ------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class StepParts:
         response = self.responses[data["response"]]
         assert response is not None  # noqa: S101  # a masked response is never referred to
         executions = [self._read_execution(execution) for execution in data.get("executions", ())]
-        return Message.of_response(response.parts, executions)
+        return Message.of_response(response.parts, executions, response.label)
 
     def _write_execution(self, execution: ToolExecution) -> Any:
         recorded = self.executions.get(execution.key)
@@ -96,7 +96,7 @@ class StepParts:
 
 def _consists_of(message: Message, response: InferenceResponse) -> bool:
     """Return whether a message has exactly the parts of a response, with its calls in exchanges."""
-    if len(message.parts) != len(response.parts):
+    if len(message.parts) != len(response.parts) or message.label != response.label:
         return False
     for part, said in zip(message.parts, response.parts, strict=True):
         item = part.call if isinstance(part, ToolExchange) else part

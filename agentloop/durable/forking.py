@@ -21,7 +21,7 @@ from agentloop.values.json import JsonValue, freeze, thaw
 from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
-from agentloop.values.steps import ExecutionStatus, SuspendedTurn
+from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import ToolExchange
 
@@ -161,7 +161,7 @@ def _move_state(state: AgentState, source_id: str, fork_id: str, parent: str | N
             _move_call(slot, source_id, fork_id, agent_id) if isinstance(slot, PendingCall) else slot
             for slot in turn.slots
         ]
-        steps = (*steps[:-1], evolve(steps[-1], open_turn=SuspendedTurn(turn.parts, slots)))
+        steps = (*steps[:-1], evolve(steps[-1], open_turn=turn.with_slots(slots)))
     status = ExecutionStatus.IN_PROGRESS if turn is None else ExecutionStatus.SUSPENDED
     moved = evolve(execution, id=_move_id(execution.id, source_id, fork_id), status=status, steps=steps, ended_at=None)
     return evolve(

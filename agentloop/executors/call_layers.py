@@ -14,6 +14,7 @@ from attrs import frozen
 
 from agentloop.errors import AgentLoopError
 from agentloop.values.decisions import PendingCall
+from agentloop.values.labels import Label
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
 
@@ -108,6 +109,11 @@ class CallLayer:
     def wraps_tool(self) -> bool:
         """Whether the layer acts on this call while its tool runs, or in place of it. Such a call gets a task of its own."""
         return not self.hooks.isdisjoint(_WRAPPERS)
+
+    @property
+    def label(self) -> Label | None:
+        """Who had a part in the decision to make the call, if the layer knows; only the outermost layer is asked."""
+        return None
 
     # --- before the tool runs -----------------------------------------------------------------------------------
 

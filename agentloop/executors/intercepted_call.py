@@ -158,6 +158,8 @@ class _InterceptedCall(CallLayer):
             ensemble=batch.runtime.toolbox.group_name(call.call.name),
             preceding=call.preceding + batch.nested_count,
             runs_code=ready.policy.runs_code or ready.calls_tools,
+            label=call.label,
+            is_agent=ready.is_agent,
         )
 
     async def _check(self) -> None:

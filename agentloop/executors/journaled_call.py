@@ -402,7 +402,13 @@ class JournaledCall(CallLayer):
         call = self._call
         requested = None if call.requested == call.call else call.requested
         return CallIntent(
-            key=call.key, id=call.id, call=call.call, effect=call.effect, at=self._now(), requested=requested
+            key=call.key,
+            id=call.id,
+            call=call.call,
+            effect=call.effect,
+            at=self._now(),
+            requested=requested,
+            label=call.label,
         )
 
     def _now(self) -> datetime:

@@ -10,6 +10,8 @@ from agentloop.contracts.tool import (
     CanAccessToolCall,
     CanAccessToolContext,
     CanCallTools,
+    CanContinueCall,
+    CanLabelResult,
     CanPresentResult,
     CanUseInline,
     CanUseThread,
@@ -97,11 +99,13 @@ class ReadyTool:
         is_inline: whether it runs in the event loop without waiting.
         calls_tools: whether it makes calls itself.
         runs_alone: whether a call runs after all calls before it, and before all calls after it.
+        is_agent: whether it is an agent whose calls pass the interceptors that use labels.
     """
 
     __slots__ = (
         "_is_bound_to_calls",
         "calls_tools",
+        "is_agent",
         "is_inline",
         "policy",
         "runs_alone",
@@ -119,6 +123,7 @@ class ReadyTool:
         self.uses_thread: bool = isinstance(tool, CanUseThread)
         self.is_inline: bool = isinstance(tool, CanUseInline)
         self.calls_tools: bool = isinstance(tool, CanCallTools)
+        self.is_agent: bool = isinstance(tool, CanLabelResult) and isinstance(tool, CanContinueCall)
         # What interceptors make of the state in the calls that such a tool makes has to be complete before the next call.
         self.runs_alone: bool = self.policy.sequential or self.calls_tools
         validator_of(spec)  # compiled now, so that an invalid schema is found before anything is decided about a call

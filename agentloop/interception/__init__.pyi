@@ -10,6 +10,7 @@ from agentloop.interception.stops import StepLimit as StepLimit
 from agentloop.interception.stops import StopOnFinishReason as StopOnFinishReason
 from agentloop.interception.stops import StopOnRepeatedCalls as StopOnRepeatedCalls
 from agentloop.interception.tool_selection import ToolSelection as ToolSelection
+from agentloop.interception.untrusted import AskUntrusted as AskUntrusted
 from agentloop.values.points import AfterExecution as AfterExecution
 from agentloop.values.points import AfterInference as AfterInference
 from agentloop.values.points import AfterStep as AfterStep

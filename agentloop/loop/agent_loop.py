@@ -15,7 +15,7 @@ from agentloop.contracts.can_compile_messages import CanCompileMessages, Compile
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, CanUseLabels
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
@@ -188,7 +188,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
         **options: Unpack[LoopOptions],
     ) -> None:
         check_keywords("AgentLoop()", options, LoopOptions.__annotations__)
-        self.__attrs_init__(driver=driver, tools=tools, output_type=output_type, **options)
+        parts = checks.with_approvals(options, options.get("interceptors", ()))
+        self.__attrs_init__(driver=driver, tools=tools, output_type=output_type, **parts)
 
     @_compiled.default
     def _compile(self) -> CompiledParts:
@@ -199,7 +200,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
         layers = (*limit, *self.interceptors, *_layers_of_checks(self, form), *_layers_of_compiler(self), *of_groups)
         layers = (*layers, *declared_policies(self.tools, layers))
         stack = InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
-        return CompiledParts(stack, form)
+        labels = tuple([layer for layer in layers if isinstance(layer, CanUseLabels) and layer.uses_labels])
+        return CompiledParts(stack, form, labels)
 
     @overload
     @classmethod
@@ -559,7 +561,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
     def replace(self, *, output_type: Any = NOTHING, **parts: Unpack[LoopChanges]) -> AgentLoop[Any]:
         """Return a copy with these parts, the parameters of `AgentLoop`, in place of its own: `loop.replace(max_steps=5)`."""
         check_keywords("AgentLoop.replace()", parts, LoopChanges.__annotations__)
-        return self._copy(**parts, **({} if output_type is NOTHING else {"output_type": output_type}))
+        changes = checks.with_approvals(parts, parts.get("interceptors", self.interceptors))
+        return self._copy(**changes, **({} if output_type is NOTHING else {"output_type": output_type}))
 
     def with_interceptors(self, *interceptors: CanIntercept) -> Self:
         """Return a copy with these interceptors in addition to its own."""
@@ -575,7 +578,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             events=self.events if context.events is None else join_buses(context.events, self.events),
             clock=context.scope.clock,
             ids=context.ids(),
-            interceptors=(*self.interceptors, *interceptors),
+            interceptors=(*self.interceptors, *interceptors, *(() if self._compiled.labels else context.scope.labels)),
             strict_writes=False,
         )
         object.__setattr__(copy, "_parent_scope", context.scope)
@@ -761,6 +764,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             callers=() if parent is None else parent.callers,
             request=request_of(state) if REQUEST in state.extensions or state.context.metadata else None,
             is_read=is_read,
+            labels=self._compiled.labels,
         )
 
     def _check_names(self) -> None:

@@ -18,6 +18,7 @@ from agentloop.contracts.tool import (
     CanAccessToolContext,
     CanContinueCall,
     CanDiscoverTools,
+    CanLabelResult,
     CanRequireDependencies,
     Tool,
     ToolContext,
@@ -41,6 +42,7 @@ from agentloop.tools.schema import json_schema
 from agentloop.values.authority import Declarations
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
 from agentloop.values.json import JsonObject, extract_json, format_json, freeze_object, thaw
+from agentloop.values.messages import Message, origin_of
 from agentloop.values.parts import Text
 from agentloop.values.records import AGENT, InDoubt, sub_agent_execution_id
 from agentloop.values.state import AgentState, SystemPrompt, initial_prompt
@@ -111,7 +113,9 @@ class SubAgentLoop(Protocol):
 
 
 @frozen(kw_only=True)
-class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall, CanRequireDependencies):
+class AgentTool(
+    Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall, CanLabelResult, CanRequireDependencies
+):
     """Delegates a call to an agent and returns its answer; created by `AgentLoop.as_tool`.
 
     Each call is an execution of its own, `<key of the call>/agent`, of a new agent whose parent is the calling agent.
@@ -265,7 +269,8 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         if context.scope.log is not None:
             # A fork that reuses calls of the agent checks that their records still exist.
             context.scope.log.attach(context.idempotency_key, AGENT, {"execution": state.execution_id})
-        return _result_of(self.name, state)
+        result = _result_of(self.name, state)
+        return result if context.label is None else evolve(result, label=origin_of(state.messages))
 
     def _loop_for(self, context: ToolContext, interceptors: Iterable[CanIntercept]) -> SubAgentLoop:
         return self.loop._for_tool_call(context, *interceptors)  # noqa: SLF001  # the two know each other by `SubAgentLoop`
@@ -282,7 +287,8 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         _check_unmasked(context)
         text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
         prompt = initial_prompt(loop.system_prompt)
-        state = AgentState.start(text, system_prompt=prompt, clock=context.scope.clock, ids=context.ids())
+        task = Message.user(text, label=context.label)  # the words of the caller's model
+        state = AgentState.start(task, system_prompt=prompt, clock=context.scope.clock, ids=context.ids())
         return await loop.execute(
             evolve(state, parent_agent_id=context.agent_id),
             execution_id=_execution_id(context),

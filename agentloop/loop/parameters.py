@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from os import PathLike
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CompilerPipeline
@@ -162,6 +162,35 @@ def _as_interceptor(item: object) -> CanIntercept:
     elif isinstance(item, list | tuple):
         remedy = "pass its items one by one, with a * before the list"
     return require("an interceptor", item, CanIntercept, "an object of a subclass of Interceptor", remedy)
+
+
+def as_approve(approve: object) -> Literal["untrusted", "effects"] | None:
+    """Return which calls wait for a person."""
+    match approve:
+        case None | "untrusted" | "effects":
+            return approve
+    hint = suggest(str(approve), ("untrusted", "effects"))
+    raise InvalidParameter(f"approve is 'untrusted', 'effects' or None, not {_describe(approve)}{hint}")
+
+
+def with_approvals(parts: Mapping[str, Any], interceptors: object) -> dict[str, Any]:
+    """Return the parts of a loop, in which an interceptor takes the place of `approve`.
+
+    Args:
+        parts: the parts that are given.
+        interceptors: the interceptors that the loop is to have beside it. One that an earlier `approve` has added is left out.
+    """
+    changed = {name: part for name, part in parts.items() if name != "approve"}
+    if "approve" not in parts:
+        return changed
+    from agentloop.interception.rules import RequireApproval
+    from agentloop.interception.untrusted import AskUntrusted
+
+    known = {"untrusted": AskUntrusted(), "effects": RequireApproval()}
+    kept = [each for each in as_interceptors(interceptors) if each not in known.values()]
+    approve = as_approve(parts["approve"])
+    changed["interceptors"] = kept if approve is None else [*kept, known[approve]]
+    return changed
 
 
 def as_compiler(compiler: object) -> CanCompileMessages | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from attrs import NOTHING, Factory, field, fields, frozen
 
@@ -14,7 +14,7 @@ from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, CanUseLabels
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
@@ -36,6 +36,7 @@ from agentloop.values.time_and_ids import Clock, IdSource
 class RareOptions(TypedDict, total=False):
     """The keyword parameters of `AgentLoop` that few programs need; `LoopOptions` describes them."""
 
+    approve: Literal["untrusted", "effects"] | None
     compiler: CanCompileMessages | None
     output_check: (
         Callable[..., object]
@@ -80,6 +81,8 @@ class LoopOptions(RareOptions, total=False):
         bounds: bounds on the work that models, tools and servers can cause.
         clock: the source of times; a `SystemClock` by default.
         ids: the source of ids; `RandomIds` by default.
+        approve: which calls wait for a person: those with an `effect` after the model has read what somebody else may have written
+            (`untrusted`, see `AskUntrusted`), all those with an effect (`effects`), or, by default, those about which interceptors ask.
         name: the name of the agent, by which people, logs, traces and the rules of permissions know its executions; none by default.
     """
 
@@ -242,11 +245,13 @@ class CompiledParts:
     Attributes:
         stack: the interceptors in the order in which they run.
         output_form: the compiled type of final answers; None for text.
+        labels: the interceptors that use labels.
         checked_names: what names tools, once it was checked.
     """
 
     stack: InterceptorStack
     output_form: OutputType | None
+    labels: tuple[CanUseLabels, ...]
     checked_names: list[frozenset[object]] = field(factory=list, init=False)
 
 

@@ -12,7 +12,7 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, CanUseLabels, MaybeAwaitable
 from agentloop.contracts.can_keep_grants import CanKeepGrants, CanReplayGrants, CanUseGrants
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -80,8 +80,11 @@ class _Uses:
         if not self.has_cleared:
             await self._clear(point.state.execution_id, known)
         definition = definition_digest(point.tool, point.ensemble)
+        is_untrusted = point.label is not None and point.label.is_foreign
         for state in known:
             is_for_tool = state.tool == point.call.name and state.definition == definition
+            if is_untrusted and not state.grant.untrusted:
+                continue
             if is_for_tool and state.revoked_at is None and state.grant.covers(point.arguments, now):
                 found = await self._hold(state, point)
                 if found is not None:
@@ -141,7 +144,9 @@ def _as_asking(approval: object) -> CanAskAboutCalls:
 
 
 @frozen
-class AskUnlessGranted(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanForetellQuestions, CanNameTools):
+class AskUnlessGranted(
+    Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanForetellQuestions, CanNameTools, CanUseLabels
+):
     """Lets calls run that a grant covers, and asks about the others.
 
     A person gives a `Grant` together with the approval of a call. Later calls of the same tool that are within its limits then run
@@ -153,7 +158,8 @@ class AskUnlessGranted(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle,
         state = await loop.resume(state, {call.key: approve(call.digest, grant=grant) for call in state.pending})
 
     The grant holds for the definition of the tool that the person saw: its name, description, parameters, effect and group. A use is
-    counted in the append that records the intent of the call, so never twice. Calls of tools that run code are always asked about.
+    counted in the append that records the intent of the call, so never twice. Calls of tools that run code are always asked about, and with
+    `AskUntrusted` so are those that somebody else may have decided about, unless the grant says `untrusted=True`.
 
     Attributes:
         approval: which calls need a decision, such as a `RequireApproval`.
@@ -192,6 +198,11 @@ class AskUnlessGranted(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle,
     def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
         """Return whether calls of a tool wait; which of them are granted is known at the call."""
         return self.approval.asks_about(tool, ensemble)
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the approval looks at labels."""
+        return isinstance(self.approval, CanUseLabels) and self.approval.uses_labels
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that keeps grants in the journal of the execution, or none while it is replayed.

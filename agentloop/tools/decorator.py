@@ -15,6 +15,7 @@ from agentloop.contracts.tool import (
     ToolLike,
     ToolPolicy,
     arguments_in,
+    as_own,
 )
 from agentloop.contracts.tools import Tools
 from agentloop.errors import NotJson, ToolDefinitionError
@@ -68,6 +69,7 @@ def tool(
     repeatable: bool | None = None,
     runs_code: bool = False,
     egress: EgressLike = False,
+    own: str | Iterable[str] = (),
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -99,6 +101,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     repeatable: bool | None = None,
     runs_code: bool = False,
     egress: EgressLike = False,
+    own: str | Iterable[str] = (),
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -151,12 +154,15 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another.
         egress: whether data can leave the program by a call: True, or better the names of the parameters that carry an address,
             as in `egress="url"`, so that approvals can look at where it goes.
+        own: the names of the fields of the result, at any depth, whose words the service vouches for, as in `own="id sent_at"`, or
+            `*` for all; anything else may be the words of somebody else, which matters with `approve="untrusted"`.
 
     Raises:
         ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems with the
             fix for each.
     """
-    policy = ToolPolicy(
+    limited = partial(ToolPolicy, retry=retry, cache=cache, rate_limit=rate_limit, circuit=circuit, deadline=deadline)
+    policy = limited(
         timeout=timeout,
         sequential=sequential,
         strict=strict,
@@ -164,15 +170,11 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         max_result_bytes=max_result_bytes,
         supersedes=supersedes,
         resource=resource,
-        retry=retry,
-        cache=cache,
-        rate_limit=rate_limit,
-        circuit=circuit,
-        deadline=deadline,
         deduplicate=deduplicate,
         eager=eager,
         repeatable=repeatable,
         runs_code=runs_code,
+        own=as_own(own),
     )
     described = partial(_make_tool, name=name, description=description, schema=schema, effect=_parse_effect(effect))
     make = partial(described, egress=as_egress(egress), policy=policy, show=show, reconcile=reconcile, inline=inline)

@@ -18,6 +18,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolContext,
+    CanLabelResult,
     Tool,
     ToolContext,
     ToolPolicy,
@@ -83,7 +84,7 @@ _DESCRIPTION = (
 
 
 @frozen(eq=False)
-class ReadResult(Tool, CanAccessAgentState, CanAccessToolContext):
+class ReadResult(Tool, CanAccessAgentState, CanAccessToolContext, CanLabelResult):
     """Reads parts of earlier results by reference. Pass it among the tools of a loop: `AgentLoop(driver, [search, read_result])`.
 
     The state keeps every result whole, so that references hold in stored states, after a recovery and in forks. A reference is
@@ -140,7 +141,15 @@ class ReadResult(Tool, CanAccessAgentState, CanAccessToolContext):
         Raises:
             InvalidArguments: there is no such result, or no such part of it.
         """
-        whole = _readable(self._find(reference))
+        found = self._find(reference)
+        shown = self._show(_readable(found), path, text, range_)
+        if self._scope is None or not self._scope.labels:
+            return shown
+        result = shown if isinstance(shown, ToolResult) else ToolResult(shown)
+        return evolve(result, label=found.origin)
+
+    def _show(self, whole: Any, path: str, text: str, range_: Mapping[str, int]) -> Any:
+        """Return a page of a result."""
         document = self._masked(_document(whole) if isinstance(whole, _Parts) else whole)
         if path:
             document = _select(_as_json(document), path)

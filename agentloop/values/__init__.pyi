@@ -38,6 +38,8 @@ from agentloop.values.json import JsonObject as JsonObject
 from agentloop.values.json import JsonValue as JsonValue
 from agentloop.values.json import freeze as freeze
 from agentloop.values.json import thaw as thaw
+from agentloop.values.labels import Label as Label
+from agentloop.values.labels import foreign as foreign
 from agentloop.values.messages import Message as Message
 from agentloop.values.messages import ResponsePart as ResponsePart
 from agentloop.values.parts import Audio as Audio

@@ -237,7 +237,7 @@ def apply_decisions(state: AgentState, decisions: Mapping[str, Decision]) -> Age
     slots = [
         with_decisions(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots
     ]
-    return state.with_last_step(evolve(step, open_turn=SuspendedTurn(step.open_turn.parts, tuple(slots))))
+    return state.with_last_step(evolve(step, open_turn=step.open_turn.with_slots(slots)))
 
 
 def close_open_turn(

@@ -10,10 +10,11 @@ from attrs import evolve, field, frozen
 from agentloop.errors.kinds import AgentLoopError
 from agentloop.values.grants import Grant
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
+from agentloop.values.labels import Label
 from agentloop.values.rendering import render_lines
 from agentloop.values.tool_calls import ToolCall, ToolExchange
 from agentloop.values.value import EncodeOnce, Value, check_types
-from agentloop.values.visible_text import escape_all
+from agentloop.values.visible_text import escape_all, render_text
 
 
 @frozen(eq=False, repr=False)
@@ -143,6 +144,7 @@ class PendingCall(EncodeOnce):
         defaults: what its tool adds to the arguments: the value of each parameter that the call leaves out, by its path, such as
             `payment/currency` or `items/*/count`. A decision to run the call is about these values.
         grantable: whether its approval may come with a `Grant` for later calls of its tool.
+        label: who had a part in the decision to make it; None where that is not tracked.
     """
 
     key: str
@@ -158,6 +160,7 @@ class PendingCall(EncodeOnce):
     settled: tuple[ToolExchange, ...] = field(default=(), converter=tuple[ToolExchange, ...], repr=False)
     defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     grantable: bool = False
+    label: Label | None = None
 
     __attrs_post_init__ = check_types
 
@@ -182,9 +185,10 @@ class PendingCall(EncodeOnce):
         """The call as text for the person who decides about it: whole, with its defaults, and every character visible.
 
         The first line is the tool; each further line is an argument, or a default that is marked as such. Show all of it, in this
-        form, before you take a decision: the digest is that of this text.
+        form, before you take a decision: the digest is that of this text. If somebody else may have decided about the call, the last line
+        says who.
         """
-        return self.encoded("rendering", lambda pending: "\n".join(render_lines(pending.call, pending.defaults)))
+        return self.encoded("rendering", _render)
 
     @property
     def digest(self) -> str:
@@ -193,6 +197,13 @@ class PendingCall(EncodeOnce):
         SHA-256 over key, arguments, rendering, suspension, and the definition of a tool that another program defines.
         """
         return self.encoded("digest", _digest_of)
+
+
+def _render(pending: PendingCall) -> str:
+    lines = render_lines(pending.call, pending.defaults)
+    if pending.label is not None and pending.label.is_foreign:
+        lines.append(f"  decided after reading {render_text(str(pending.label))}")
+    return "\n".join(lines)
 
 
 def _digest_of(pending: PendingCall) -> str:

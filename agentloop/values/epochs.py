@@ -8,6 +8,7 @@ from typing import Final
 from attrs import frozen
 
 from agentloop.values.json import JsonObject
+from agentloop.values.labels import CLEAN
 from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 from agentloop.values.value import Value
@@ -132,4 +133,5 @@ class Summary(Value):
     @property
     def message(self) -> Message:
         """The user message that presents the summary to a model."""
-        return Message.user(_INTRODUCTION + self.text, metadata={SUMMARY: True})
+        # The messages that it covers are in the conversation, with their labels.
+        return Message.user(_INTRODUCTION + self.text, metadata={SUMMARY: True}, label=CLEAN)

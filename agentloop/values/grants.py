@@ -152,6 +152,8 @@ class Grant(Value):
         total: the largest sum of a numeric argument over all these calls, as in `amount <= 500`; empty for none. Calls without this
             argument, or with a negative number, are not covered.
         until: when the grant ends, a time with a time zone; None for no end.
+        untrusted: whether it also holds for calls about which somebody else may have decided, see `AskUntrusted`: the limits are then all
+            that stands between a text that the model has read and the call.
 
     Raises:
         InvalidParameter: a limit cannot be read, or is longer than 10,000 characters; there are more than 100; `uses` is not a
@@ -162,6 +164,7 @@ class Grant(Value):
     uses: int | None = None
     total: str = field(default="", converter=_as_total)
     until: datetime | None = None
+    untrusted: bool = False
 
     def __attrs_post_init__(self) -> None:
         uses: object = self.uses
@@ -199,6 +202,7 @@ class Grant(Value):
         parts = [*self.arguments]
         parts += [] if self.uses is None else [f"{self.uses} {'use' if self.uses == 1 else 'uses'}"]
         parts += [f"in all {self.total}"] if self.total else []
+        parts += ["also where others may have decided"] if self.untrusted else []
         parts += [] if self.until is None else [f"until {self.until.astimezone(UTC).isoformat(timespec='seconds')}"]
         return ", ".join(parts) or "any call"
 

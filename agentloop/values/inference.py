@@ -16,6 +16,7 @@ from agentloop.errors.hints import suggest
 from agentloop.errors.kinds import BoundExceeded, ConfigurationError, InvalidParameter
 from agentloop.values.bounds import Bounds
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze_object
+from agentloop.values.labels import Label
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -546,6 +547,7 @@ class InferenceResponse(Value):
         mode_choice: the mode in which to call the model from now on, if this inference has shown that the assumed one does not
             suit it; else None.
         logprobs: the log probabilities of the tokens of the text, in order; empty unless the options ask for them.
+        label: who had a part in what the model had read; None where that is not known.
     """
 
     parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
@@ -561,6 +563,7 @@ class InferenceResponse(Value):
     mode_choice: ModeChoice | None = None
     logprobs: tuple[TokenLogprob, ...] = field(default=(), converter=tuple[TokenLogprob, ...])
     quoted_texts: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
+    label: Label | None = field(default=None, repr=False)
 
     __attrs_post_init__ = check_types
 

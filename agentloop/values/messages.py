@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from agentloop.errors.kinds import ContractViolation
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
+from agentloop.values.labels import ATTACHMENT, CLEAN, UNKNOWN, Label
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolExecution
 from agentloop.values.value import EncodeOnce
@@ -66,6 +67,7 @@ class Message(EncodeOnce):
         parts: the content, in order; strings become `Text`. User messages hold text and media, system messages hold text,
             assistant messages may also hold reasoning, tool exchanges and provider parts.
         metadata: JSON for the application's use; it is never sent to a model.
+        label: who had a part in its text; None where that is not known, which `origin` reads.
 
     Raises:
         ContractViolation: if the role is unknown, or a part is not allowed in a message of this role.
@@ -74,6 +76,7 @@ class Message(EncodeOnce):
     role: Role
     parts: tuple[Part, ...] = field(converter=_as_parts)
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    label: Label | None = field(default=None, repr=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         allowed = _ALLOWED.get(self.role)
@@ -84,27 +87,36 @@ class Message(EncodeOnce):
                 raise ContractViolation(_describe_violation(self.role, part))
 
     @classmethod
-    def user(cls, *content: str | ContentPart, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
-        """Create a user message of text and media."""
-        return cls("user", _as_parts(content), freeze_object(metadata))
+    def user(
+        cls, *content: str | ContentPart, metadata: Mapping[str, object] = EMPTY_OBJECT, label: Label | None = None
+    ) -> Message:
+        """Create a user message of text and media; with a label if somebody else wrote it."""
+        return cls("user", _as_parts(content), freeze_object(metadata), label=label)
 
     @classmethod
-    def assistant(cls, *content: str | Part, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
+    def assistant(
+        cls, *content: str | Part, metadata: Mapping[str, object] = EMPTY_OBJECT, label: Label | None = None
+    ) -> Message:
         """Create an assistant message."""
-        return cls("assistant", _as_parts(content), freeze_object(metadata))
+        return cls("assistant", _as_parts(content), freeze_object(metadata), label=label)
 
     @classmethod
-    def system(cls, *content: str | Text, metadata: Mapping[str, object] = EMPTY_OBJECT) -> Message:
+    def system(
+        cls, *content: str | Text, metadata: Mapping[str, object] = EMPTY_OBJECT, label: Label | None = None
+    ) -> Message:
         """Create a system message inside the conversation, in addition to the system prompt of the context."""
-        return cls("system", _as_parts(content), freeze_object(metadata))
+        return cls("system", _as_parts(content), freeze_object(metadata), label=label)
 
     @classmethod
-    def of_response(cls, parts: Sequence[ResponsePart], executions: Sequence[ToolExecution]) -> Message:
+    def of_response(
+        cls, parts: Sequence[ResponsePart], executions: Sequence[ToolExecution], label: Label | None = None
+    ) -> Message:
         """Create the assistant message of a response by joining each call to its execution.
 
         Args:
             parts: the parts of the response.
             executions: the execution of each call, in call order.
+            label: who had a part in what the model had read.
 
         Raises:
             ContractViolation: if the number of executions differs from the number of calls.
@@ -117,7 +129,7 @@ class Message(EncodeOnce):
         # By position, not by id: providers may send the same id twice, or none.
         remaining = iter(executions)
         joined: list[str | Part] = [ToolExchange(p, next(remaining)) if isinstance(p, ToolCall) else p for p in parts]
-        return cls("assistant", joined)
+        return cls("assistant", joined, label=label)
 
     @property
     def text(self) -> str:
@@ -135,13 +147,43 @@ class Message(EncodeOnce):
         """The tool exchanges, in call order."""
         return tuple([part for part in self.parts if type(part) is ToolExchange])
 
+    @property
+    def origin(self) -> Label:
+        """Who else than the user, the developer and those who decide about calls had a part in the message.
+
+        A user's text without a label is the user's own, and a system message the developer's. Files, images and piped text of a user's
+        message are foreign, and so are an answer of a model and a result without a label.
+        """
+        return self.encoded(Label, _origin_of_message)
+
     def with_parts(self, parts: Iterable[str | Part]) -> Message:
         """Return a copy with these parts instead."""
-        return Message(self.role, _as_parts(parts), self.metadata)
+        return Message(self.role, _as_parts(parts), self.metadata, label=self.label)
 
     def with_metadata(self, **entries: object) -> Message:
         """Return a copy with these entries of metadata added or replaced."""
-        return Message(self.role, self.parts, self.metadata.plus(**entries))
+        return Message(self.role, self.parts, self.metadata.plus(**entries), label=self.label)
+
+
+def _origin_of_message(message: Message) -> Label:
+    label = message.label
+    if label is None:
+        label = CLEAN
+        if message.role == "assistant":
+            label = UNKNOWN
+        elif message.attached or any(type(part) is not Text for part in message.parts):
+            label = ATTACHMENT
+    for exchange in message.exchanges:
+        label |= exchange.execution.origin
+    return label
+
+
+def origin_of(messages: Iterable[Message]) -> Label:
+    """Return who had a part in any of these messages."""
+    label = CLEAN
+    for message in messages:
+        label |= message.origin
+    return label
 
 
 def _describe_violation(role: str, part: Any) -> str:

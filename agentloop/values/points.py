@@ -17,6 +17,7 @@ from agentloop.errors.kinds import ContractViolation
 from agentloop.values.decisions import Answer, Block, Decision, Suspend, Verdict
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
+from agentloop.values.labels import Label
 from agentloop.values.policies import DEFAULT_CALL_POLICY, CallPolicy
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopReason, StopSignal
@@ -267,6 +268,8 @@ class BeforeToolUse(StatePoint):
         preceding: the number of calls of the step before this one, with those of programs; None if it is `index`.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another; true
             where that is not known.
+        label: who had a part in the decision to make the call; None where nothing is labeled.
+        is_agent: whether the tool is an agent whose own calls pass the interceptors that use labels.
     """
 
     point_name = "before_tool_use"
@@ -282,6 +285,8 @@ class BeforeToolUse(StatePoint):
     is_changed: bool = field(default=False, eq=False, repr=False)
     preceding: int | None = None
     runs_code: bool = True
+    label: Label | None = None
+    is_agent: bool = False
 
     @property
     def is_short_circuited(self) -> bool:
@@ -464,7 +469,7 @@ class AfterToolUse(StatePoint):
         return evolve(self, execution=self.execution.with_error(ErrorInfo(type, message), ToolStatus.FAILED))
 
 
-_FACTS = ("id", "key", "call", "started_at", "ended_at", "inner")
+_FACTS = ("id", "key", "call", "started_at", "ended_at", "inner", "label")
 
 
 # --- the table --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 from agentloop.errors.kinds import ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import FinishReason, Usage
+from agentloop.values.labels import Label
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.reprs import Summarized
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason
@@ -40,6 +41,7 @@ class SuspendedTurn(Value):
     Attributes:
         parts: the parts of the response, in order.
         slots: the execution or pending call of each call among the parts, in call order.
+        label: who had a part in what the model had read; None where that is not known.
 
     Raises:
         ContractViolation: if the number of slots differs from the number of calls (law 1).
@@ -47,6 +49,7 @@ class SuspendedTurn(Value):
 
     parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
     slots: tuple[Slot, ...] = field(converter=tuple[Slot, ...])
+    label: Label | None = field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
         calls = sum(type(part) is ToolCall for part in self.parts)
@@ -62,6 +65,7 @@ class SuspendedTurn(Value):
         keys: Sequence[str],
         executions: Sequence[ToolExecution],
         pending: Sequence[PendingCall],
+        label: Label | None = None,
     ) -> SuspendedTurn:
         """Create the turn of a response whose calls are settled or pending.
 
@@ -70,6 +74,7 @@ class SuspendedTurn(Value):
             keys: the idempotency keys of its calls, in call order.
             executions: the outcomes of the settled calls.
             pending: the pending calls.
+            label: who had a part in what the model had read.
 
         Raises:
             ContractViolation: if a call is neither settled nor pending, or both (law 1).
@@ -81,7 +86,7 @@ class SuspendedTurn(Value):
                 f"{len(keys)} calls need as many executions and pending calls, each with the key of its call; "
                 f"there are {len(executions)} and {len(pending)}, with keys {sorted(by_key)} (law 1)"
             )
-        return cls(tuple(parts), tuple([by_key[key] for key in keys]))
+        return cls(tuple(parts), tuple([by_key[key] for key in keys]), label)
 
     @property
     def pending(self) -> tuple[PendingCall, ...]:
@@ -97,7 +102,11 @@ class SuspendedTurn(Value):
         self, executions: Mapping[str, ToolExecution], pending: Mapping[str, PendingCall]
     ) -> SuspendedTurn:
         """Return the turn with these outcomes and these pending calls in the slots of their keys."""
-        return SuspendedTurn(self.parts, tuple([executions.get(s.key) or pending.get(s.key) or s for s in self.slots]))
+        return self.with_slots([executions.get(s.key) or pending.get(s.key) or s for s in self.slots])
+
+    def with_slots(self, slots: Sequence[Slot]) -> SuspendedTurn:
+        """Return the turn with these slots instead."""
+        return SuspendedTurn(self.parts, tuple(slots), self.label)
 
     def message(self) -> Message:
         """Return the completed turn as a message.
@@ -105,7 +114,7 @@ class SuspendedTurn(Value):
         Raises:
             ContractViolation: if calls are still pending (law 2).
         """
-        return Message.of_response(self.parts, self.executions)
+        return Message.of_response(self.parts, self.executions, self.label)
 
 
 @frozen(eq=False, repr=False, kw_only=True)

@@ -27,6 +27,7 @@ from agentloop.values.json import (
     parse_json,
     replace_lone_surrogates,
 )
+from agentloop.values.labels import Label, Source, SourceKind
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.value import UNCHECKED, EncodeOnce, Value, check_types
 
@@ -358,6 +359,7 @@ class ToolExecution(Value):
         started_at: when the tool started, or when the call was settled without running it.
         ended_at: when it ended.
         inner: the outcomes of the calls that the tool made itself, such as those of a program, in order.
+        label: who had a part in the value; None where that is not known, so that it counts as foreign.
     """
 
     id: str
@@ -372,6 +374,7 @@ class ToolExecution(Value):
     started_at: datetime
     ended_at: datetime
     inner: tuple[ToolExecution, ...] = field(default=(), converter=_as_executions)
+    label: Label | None = field(default=None, repr=False)
 
     __attrs_post_init__ = check_types
 
@@ -445,6 +448,11 @@ class ToolExecution(Value):
     def succeeded(self) -> bool:
         """Whether the tool ran and returned."""
         return self.status is ToolStatus.SUCCEEDED
+
+    @property
+    def origin(self) -> Label:
+        """Who had a part in the outcome; one without a label is that of its tool."""
+        return Label((Source(SourceKind.TOOL, self.name, self.key),)) if self.label is None else self.label
 
     @property
     def has_error(self) -> bool:
@@ -549,10 +557,12 @@ class ToolResult(Value):
     Attributes:
         value: the result as JSON; a value of any other kind becomes its form.
         content: what the model sees in place of the value; None to show the value.
+        label: who else had a part in the value, in addition to what the tool declares; None for nobody.
     """
 
     value: JsonValue = field(default=None, converter=freeze_any)
     content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
+    label: Label | None = field(default=None, repr=False, kw_only=True)
 
 
 MALFORMED = "malformed_arguments"

@@ -44,6 +44,7 @@ from agentloop.values.inference import (
     Usage,
 )
 from agentloop.values.json import JsonArray, JsonObject, freeze, thaw
+from agentloop.values.labels import Label, Source, SourceKind
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
 from agentloop.values.points import (
@@ -127,6 +128,8 @@ attempts = st.builds(
 spendings = st.builds(Spending, st.integers(0), st.integers(0))
 spending_limits = st.builds(SpendingLimit, st.none() | st.integers(0), st.none() | st.integers(0))
 account_holds = st.builds(AccountHold, texts, spendings, st.integers(0), texts, st.integers(0))
+sources = st.builds(Source, st.sampled_from(SourceKind), texts, texts)
+labels = st.builds(Label, st.lists(sources, max_size=3))
 identities = st.builds(Identity, st.sampled_from(["ada", "Ben"]), tenant=texts, scopes=st.sets(texts, max_size=2))
 given_grants = st.builds(
     Grant,
@@ -254,6 +257,8 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
         AccountState, spending_limits, spendings, st.lists(account_holds, max_size=2), st.integers(0)
     ),
     Identity: identities,
+    Label: labels,
+    Source: sources,
     RunRequest: st.builds(
         RunRequest,
         execution_id=texts,

@@ -25,7 +25,7 @@ from agentloop.values.provenance import PROVENANCE
 from agentloop.values.records import CallIntent, RecordedCall, outer_key
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
-from agentloop.values.steps import AgentStep, SuspendedTurn
+from agentloop.values.steps import AgentStep
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,7 +85,7 @@ class PlainDataCache:
         if known is None:
             turn = step.open_turn
             if turn is not None:
-                turn = SuspendedTurn(turn.parts, tuple([_comparable_slot(slot) for slot in turn.slots]))
+                turn = turn.with_slots([_comparable_slot(slot) for slot in turn.slots])
             # Nothing starts early in a replay, so nothing is discarded.
             bare = evolve(step, id="", message=None, open_turn=turn, discarded_calls=())
             plain: dict[str, Any] = to_plain(evolve(bare, started_at=_EPOCH, ended_at=_EPOCH))

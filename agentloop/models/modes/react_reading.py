@@ -597,7 +597,7 @@ _LABEL_PATTERN: Final = (
 
 
 @frozen
-class Label:
+class LineLabel:
     """A label at the beginning of a line.
 
     Attributes:
@@ -616,7 +616,7 @@ def label_of(name: str) -> str:
     return name.replace("_", " ").strip().capitalize()
 
 
-def find_labels(text: str, extra_names: tuple[str, ...] = (), start: int = 0) -> Iterator[Label]:
+def find_labels(text: str, extra_names: tuple[str, ...] = (), start: int = 0) -> Iterator[LineLabel]:
     """Return the labels of a text, in order.
 
     Args:
@@ -626,7 +626,7 @@ def find_labels(text: str, extra_names: tuple[str, ...] = (), start: int = 0) ->
     """
     pattern, names = _label_pattern(extra_names)
     for match in pattern.finditer(text, start):
-        yield Label(names[match[1].lower()], match.start(), match.end())
+        yield LineLabel(names[match[1].lower()], match.start(), match.end())
 
 
 def has_labels(text: str) -> bool:
@@ -696,7 +696,7 @@ def read_text_decision(
 
 def _read_labeled_calls(
     text: str, tools: Sequence[ToolSpec], extra_names: tuple[str, ...], policy: ReadingPolicy
-) -> tuple[str, list[Label], ParseResult]:
+) -> tuple[str, list[LineLabel], ParseResult]:
     """Return a text with its labels as in the prompt, these labels, and the calls."""
     kept: frozenset[int] = frozenset()
     while True:
@@ -715,7 +715,7 @@ def _read_labeled_calls(
             return lead, found, result
 
 
-def _labels_in_values(labels: Sequence[Label], calls: Sequence[ParsedCall]) -> frozenset[int]:
+def _labels_in_values(labels: Sequence[LineLabel], calls: Sequence[ParsedCall]) -> frozenset[int]:
     """Return the indexes of the labels that are inside of calls and do not belong to their notation."""
     spans, inside = _Spans(calls), list[int]()
     # The index of the call of the last label whose call has had its Action Input.
@@ -748,7 +748,7 @@ def _blank(text: str, spans: Iterable[tuple[int, int]]) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def _form_of(text: str, labels: Sequence[Label]) -> list[tuple[int, int]]:
+def _form_of(text: str, labels: Sequence[LineLabel]) -> list[tuple[int, int]]:
     """Return the spans of a text that belong to the notation and hold no calls: what is labeled as anything but an action.
 
     An observation lasts to the end of the text: a result may contain labels of its own.
@@ -763,7 +763,7 @@ def _form_of(text: str, labels: Sequence[Label]) -> list[tuple[int, int]]:
     return spans
 
 
-def _find_answer(text: str, extra_names: tuple[str, ...]) -> Label | None:
+def _find_answer(text: str, extra_names: tuple[str, ...]) -> LineLabel | None:
     """Return the label `Final Answer:` unless a label of a call precedes it."""
     deciding = next((label for label in find_labels(text, extra_names) if label.name in {ACTION, INPUT, ANSWER}), None)
     return deciding if deciding is not None and deciding.name == ANSWER else None
@@ -824,7 +824,7 @@ def _read_sections(
     return tuple(thoughts), extra
 
 
-def _describe_problem(result: ParseResult, labels: Sequence[Label]) -> str:
+def _describe_problem(result: ParseResult, labels: Sequence[LineLabel]) -> str:
     if result.rejected:
         return f"the action cannot be read: {result.rejected[0].reason}"
     if any(label.name in {ACTION, INPUT} for label in labels):

@@ -32,6 +32,7 @@ from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import PendingCall
 from agentloop.values.estimates import BYTES_PER_TOKEN, parts_length
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ToolChoice
+from agentloop.values.labels import CLEAN
 from agentloop.values.messages import LAST_ANSWER, Message
 from agentloop.values.points import (
     AfterInference,
@@ -497,7 +498,7 @@ NOTICE = (
 
 def _last_request(request: InferenceRequest) -> InferenceRequest:
     """Return the request without tools, and with the notice."""
-    request = request.with_messages([*request.messages, Message.user(NOTICE, metadata=LAST_ANSWER)])
+    request = request.with_messages([*request.messages, Message.user(NOTICE, metadata=LAST_ANSWER, label=CLEAN)])
     return request.with_tools(()).with_tool_choice(ToolChoice.none())
 
 

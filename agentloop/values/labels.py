@@ -1,0 +1,114 @@
+"""Labels: who wrote what a model has read, so that it is known who may have decided about a call.
+
+Text that a tool returns can instruct a model. A label names the foreign sources of a text: everybody but the user, the developer and
+the persons who decide about calls. A value without a label counts as foreign, whoever has left the label out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+from attrs import field, frozen
+
+from agentloop.values.value import Value, check_types
+
+_MAX_SOURCES = 50
+_MAX_SHOWN = 10
+
+
+class SourceKind(StrEnum):
+    """The kind of a foreign source.
+
+    `TOOL` is the result of a call, `AGENT` the text of another agent, `ATTACHMENT` a file or an image of a user's message, and
+    `SERVER` what the provider of a model has fetched. `UNKNOWN` is a text of which nobody has said who wrote it.
+    """
+
+    TOOL = "tool"
+    AGENT = "agent"
+    ATTACHMENT = "attachment"
+    SERVER = "server"
+    UNKNOWN = "unknown"
+
+
+@frozen(eq=False, repr=False)
+class Source(Value):
+    """A foreign source of a text.
+
+    Attributes:
+        kind: its kind.
+        name: the name of the tool, the agent or the provider; may be empty.
+        key: the idempotency key of the call whose result it is; empty for other kinds.
+    """
+
+    kind: SourceKind = field(converter=SourceKind)
+    name: str = ""
+    key: str = ""
+
+    __attrs_post_init__ = check_types
+
+    def __str__(self) -> str:
+        match self.kind:
+            case SourceKind.TOOL:
+                return f"the result of {self.name}"
+            case SourceKind.AGENT:
+                return f"the agent {self.name}" if self.name else "another agent"
+            case SourceKind.ATTACHMENT:
+                return "an attachment"
+            case SourceKind.SERVER:
+                return f"what {self.name or 'the provider'} has fetched"
+        return self.name or "a text of unknown origin"
+
+
+def _as_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
+    distinct = sorted(dict.fromkeys(sources), key=lambda source: (source.kind, source.name, source.key))
+    if len(distinct) <= _MAX_SOURCES:
+        return tuple(distinct)
+    return (*distinct[: _MAX_SOURCES - 1], Source(SourceKind.UNKNOWN, "further sources"))
+
+
+@frozen(eq=False, repr=False)
+class Label(Value):
+    """The foreign sources of a text, of a value or of a decision; none for words of the user, the developer and those who decide.
+
+    Attributes:
+        sources: the sources, at most 50 of them; `UNKNOWN` stands for the others.
+    """
+
+    sources: tuple[Source, ...] = field(default=(), converter=_as_sources)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether anybody else than the user, the developer and those who decide has had a part in it."""
+        return bool(self.sources)
+
+    def __or__(self, other: Label) -> Label:
+        """Return the label of both together."""
+        if self is other or not other.sources:
+            return self
+        return Label((*self.sources, *other.sources)) if self.sources else other
+
+    def __str__(self) -> str:
+        names = list(dict.fromkeys(map(str, self.sources)))
+        if len(names) > _MAX_SHOWN:
+            names[_MAX_SHOWN:] = [f"{len(names) - _MAX_SHOWN} more"]
+        return ", ".join(names) or "nobody else"
+
+
+CLEAN: Final = Label()
+"""The label of what no foreign source has had a part in."""
+UNKNOWN: Final = Label((Source(SourceKind.UNKNOWN),))
+"""The label of what has none."""
+ATTACHMENT: Final = Label((Source(SourceKind.ATTACHMENT),))
+"""The label of a file, an image or piped text in a user's message."""
+
+
+def foreign(name: str = "", *, kind: SourceKind | str = SourceKind.AGENT) -> Label:
+    """Return the label of a text that somebody else wrote, for messages that a program makes of it.
+
+    Args:
+        name: who wrote it.
+        kind: the kind of source.
+    """
+    return Label((Source(SourceKind(kind), name),))
