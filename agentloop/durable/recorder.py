@@ -89,7 +89,6 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
     _watch: asyncio.Task[None] | None = None
     _loss: ClaimLost | None = None
     _on_loss: Callable[[ClaimLost], None] | None = None
-    _running: set[str] = field(factory=set)
     _writer: RecordWriter | None = None
     _state: AgentState | None = None
     _request: InferenceRequest | None = None
@@ -264,9 +263,9 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
         return None if self._claim is None else self._claim.token
 
     @property
-    def has_running_calls(self) -> bool:
-        """Whether a call has begun whose outcome was not recorded yet."""
-        return bool(self._running)
+    def loss(self) -> ClaimLost | None:
+        """The loss of the claim, or of a caller's, once it is told."""
+        return self._loss
 
     def on_claim_lost(self, listener: Callable[[ClaimLost], None]) -> None:
         """Call a function in the event loop, at most once, when the claim on the execution is lost."""
@@ -463,17 +462,9 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
         await self._open_writer.flush()
         # Again: the last moment before the effect.
         self._check_claims()
-        self._running.add(key)
 
     async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
         """Record how a call ended, or that its tool suspended it."""
-        try:
-            await self._record_outcome(outcome, stop)
-        finally:
-            # Not before: a claim that is lost meanwhile must not interrupt the run in place of the error of this append.
-            self._running.discard(outcome.key)
-
-    async def _record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None) -> None:
         self._put_intent(outcome.key)
         attachments = self._attachments.pop(outcome.key, None)
         attached = {} if attachments is None else {"beside": attachments}
@@ -624,7 +615,6 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
             self.recorded.settle(state)
         self._state, self._inference_index, self._step_number = state, 0, _current_step(state)
         self._announced, self._intents, self._attempts = {}, {}, {}
-        self._running.clear()
         self._parts.clear()
         self._masked_calls.clear()
         self._conversation.update(state.messages)
