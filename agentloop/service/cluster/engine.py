@@ -327,9 +327,14 @@ class Engine:
         note = partial(self.client.update_workflow_attributes, engine_id(kind, job_id), {SPARED: is_spared}, merge=True)
         await self._in_thread(note)
 
-    async def release_dead(self, worker: str) -> int:
-        """Put the jobs of a worker that has died back into their queues; return how many were. The caller holds its lock."""
-        return await self._in_thread(lambda: release_jobs_of_dead(self.client._sys_db, worker))
+    async def release_dead(self, worker: str, *, counts: bool) -> int:
+        """Put the jobs of a worker that has died back into their queues; return how many were. The caller holds its lock.
+
+        Args:
+            worker: the name of the worker.
+            counts: whether its death is counted for the jobs.
+        """
+        return await self._in_thread(lambda: release_jobs_of_dead(self.client._sys_db, worker, counts=counts))
 
     async def list_ended(
         self, kind: JobKind, *, prefix: str = "", after: datetime | None = None, before: datetime | None = None
@@ -747,9 +752,14 @@ class EngineWorker:
             put_aside_open(self._system)
         return names
 
-    def release_dead(self, worker: str) -> int:
-        """Put the jobs of a worker that has died back into their queues, and count its death; return how many were."""
-        count = release_jobs_of_dead(self._system, worker)
+    def release_dead(self, worker: str, *, counts: bool) -> int:
+        """Put the jobs of a worker that has died back into their queues; return how many were.
+
+        Args:
+            worker: the name of the worker.
+            counts: whether its death is counted for the jobs.
+        """
+        count = release_jobs_of_dead(self._system, worker, counts=counts)
         if count:
             self._signal.wake()
         return count
@@ -831,27 +841,23 @@ def _list_running(system: Any, worker: str) -> Sequence[WorkRow]:
     return read_work(system, is_of_application(system), table.c.status == "PENDING", table.c.executor_id == worker)
 
 
-def release_jobs_of_dead(system: Any, worker: str) -> int:
+def release_jobs_of_dead(system: Any, worker: str, *, counts: bool) -> int:
     """Put the jobs of a worker that has died back into their queues; return how many were.
 
     The caller holds the lock of the worker, so no other process does the same.
+
+    Args:
+        system: DBOS's access to its tables.
+        worker: the name of the worker.
+        counts: whether its death is counted for the jobs. Not if the server has restarted since the worker last reached it: it may
+            have left because of that.
     """
-    server_start, count = _start_of_server(system), 0
+    count = 0
     for row in _list_running(system, worker):
         if row.problem:
             put_aside(system, row)
             continue
-        # When the server has restarted since, the worker may have left because it could not reach it.
-        if (row.started_at or 0) >= server_start and not row.is_spared:
+        if counts and not row.is_spared:
             system.update_workflow_attributes(row.id, {DEATHS: row.deaths + 1}, merge=True)
         count += system.reenqueue_for_recovery(row.id, [worker], _LOST_QUEUE)
     return count
-
-
-def _start_of_server(system: Any) -> int:
-    """Return when the server of the database has started, in milliseconds since 1970; 0 without a server."""
-    if system.engine.dialect.name != "postgresql":
-        return 0
-    with system.engine.begin() as connection:
-        found = connection.exec_driver_sql("SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint")
-        return int(found.scalar_one())

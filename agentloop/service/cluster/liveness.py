@@ -118,6 +118,10 @@ class FileLocks(WorkerLocks):
     def erase_note(self, name: str) -> None:
         """Do nothing: the note goes with the file."""
 
+    def has_missed_restart(self, name: str) -> bool:  # noqa: ARG002  # of the contract
+        """Return False: there is no server."""
+        return False
+
     def live_notes(self) -> Sequence[WorkerNote]:
         """Return the notes in the files that are locked."""
         files = sorted(self._folder.glob("*.lock")) if self._folder.is_dir() else []

@@ -146,10 +146,10 @@ class Worker:
             engine = await stack.enter_async_context(Engine(self._database))
             # Locks belong to one thread at a time: this one starts before the watch and ends after it.
             locks = open_locks(self._database)
-            await asyncio.to_thread(self._register, locks)
+            has_missed_restart = await asyncio.to_thread(self._register, locks)
             stack.push_async_callback(asyncio.to_thread, self._unregister, locks)
             # A worker that is started again under its name continues what the process before it ran.
-            await engine.release_dead(self.name)
+            await engine.release_dead(self.name, counts=not has_missed_restart)
             agents = {name: self._bound(name, loop, journal) for name, loop in self._agents.items()}
             for loop in agents.values():
                 await stack.enter_async_context(loop)
@@ -180,12 +180,15 @@ class Worker:
             started=time.time(),
         )
 
-    def _register(self, locks: WorkerLocks) -> None:
+    def _register(self, locks: WorkerLocks) -> bool:
+        """Take the lock; return whether the server has restarted since a worker of this name wrote its note."""
         locks.connect()
         if not locks.take(self.name):
             locks.close()
             raise refuse_second_worker(self.name)
+        has_missed_restart = locks.has_missed_restart(self.name)
         locks.write_note(self._note)
+        return has_missed_restart
 
     def _unregister(self, locks: WorkerLocks) -> None:
         with suppress(Exception):  # the database may be away, and the lock ends in any case
@@ -410,7 +413,7 @@ class Watch:
             if name == self._note.name or not self._locks.take(name):
                 continue
             try:
-                count = self._worker.release_dead(name)
+                count = self._worker.release_dead(name, counts=not self._locks.has_missed_restart(name))
                 logger.warning("worker %s has died; %d of its jobs are taken over", name, count)
                 self._locks.erase_note(name)
             finally:

@@ -15,8 +15,13 @@ from dbos._sys_db import SystemDatabase
 from sqlalchemy.exc import OperationalError
 
 from agentloop.service.cluster import Cluster
+from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import ExecutionJobs
-from agentloop.service.cluster.jobs import RunningJob
+from agentloop.service.cluster.jobs import Job, JobKind, RunningJob
+from agentloop.service.cluster.postgres_liveness import PostgresLocks
+from agentloop.service.cluster.rows import DEATHS
+from agentloop.service.cluster.worker_locks import WorkerNote
 from agentloop.values import ExecutionStatus
 from tests.limits import LONGEST
 from tests.postgres import PostgresServer, TcpProxy
@@ -175,3 +180,45 @@ async def test_a_worker_that_is_started_again_under_its_name_counts_the_deaths_o
 
     assert state.errors[-1].type == "TooManyRecoveries"
     assert agents.ledger().count("died") == 2
+
+
+@pytest.mark.parametrize("started_at", [1, 4_000_000_000_000], ids=["a clock far behind", "a clock far ahead"])
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_death_is_counted_whatever_the_clock_of_the_machine_showed(
+    postgres_url: str, started_at: int, *, counts: bool
+) -> None:
+    """The job has the time of the worker's machine, which is compared with no other one."""
+    async with Engine(ClusterDatabase.parse(postgres_url)) as engine:
+        await engine.enqueue(Job(id="start:e", kind=JobKind.EXECUTION, agent=AGENT, payload={}))
+        system = engine.client._sys_db
+        table = system.tables.workflow_status
+        with system.engine.begin() as connection:
+            taken = {"status": "PENDING", "executor_id": "gone", "started_at_epoch_ms": started_at}
+            connection.execute(table.update().values(**taken))
+        assert await engine.release_dead("gone", counts=counts) == 1
+        with system.engine.begin() as connection:
+            (row,) = connection.execute(table.select()).mappings()
+    assert (row["attributes"] or {}).get(DEATHS, 0) == int(counts)
+
+
+def test_a_worker_that_left_before_a_restart_of_the_server_is_known(own_postgres: PostgresServer) -> None:
+    """Its note names the start of the server that it has seen: the server's own word, and no time of the worker's machine."""
+    gone, other = PostgresLocks(own_postgres.url), PostgresLocks(own_postgres.url)
+    for name, locks in (("gone", gone), ("other", other)):
+        locks.connect()
+        assert locks.take(name)
+        assert not locks.has_missed_restart(name)
+        locks.write_note(WorkerNote(name=name, started=4e9))
+        assert not locks.has_missed_restart(name)
+    own_postgres.stop()
+    own_postgres.start()
+    with pytest.raises(psycopg.Error):
+        other.connect()
+    assert other.connect()
+    assert other.has_missed_restart("gone")
+    assert other.has_missed_restart("other")
+    other.write_note(WorkerNote(name="other"))
+    assert not other.has_missed_restart("other")
+    other.close()
+    with pytest.raises(psycopg.Error):
+        gone.connect()
