@@ -16,7 +16,8 @@ from agentloop.durable.postgres.rows import encode_id
 from agentloop.durable.postgres.schema import quote_name
 
 RESTART_SECONDS = 2
-"""How long after the start of the server nobody takes over claims: their holders are connecting again."""
+"""How long after the start of the server nobody takes over claims: their holders are connecting again. A server whose clock was set
+back to before its start says nothing about that, and is not waited for: tokens keep a holder that connects too late from writing."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 """The time between attempts to connect again, in seconds."""
 _LOOK_SECONDS = 1.0
@@ -122,7 +123,8 @@ class SessionSql:
         # The holder of a claim is dead when the lock of its session is free. Shared, so that several can look at once.
         self.is_free: str = (
             "(c.session IS NULL OR "
-            f"(pg_postmaster_start_time() < clock_timestamp() - interval '{RESTART_SECONDS} seconds' "
+            "(clock_timestamp() NOT BETWEEN pg_postmaster_start_time() "
+            f"AND pg_postmaster_start_time() + interval '{RESTART_SECONDS} seconds' "
             f"AND pg_try_advisory_xact_lock_shared({self.key.format('c.session')})))"
         )
 
