@@ -90,15 +90,31 @@ class RecordWriter:
             step_count: the new number of complete steps, if it changes.
         """
         # Before the record is hashed: the hash covers what is stored.
-        redacted = self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
+        redacted = self.redact(body)
         is_unmasked = redacted is body
         body = body if is_unmasked else {**redacted, REDACTED: True}
+        self.put_text(kind, format_json(body).decode(), status=status, step_count=step_count)
+        return is_unmasked
+
+    def redact(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body as the journal stores it, with secrets masked; the same object when it holds none."""
+        return self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
+
+    def put_text(
+        self,
+        kind: RecordKind,
+        body: str,
+        *,
+        status: ExecutionStatus | None = None,
+        step_count: int | None = None,
+    ) -> None:
+        """Add a record whose body is text, in which no secret is left; otherwise as `put`."""
         head = self.head
         record = chain_record(
             head.execution_id,
             head.record_count + 1,
             kind,
-            format_json(body).decode(),
+            body,
             at=self.clock.now(),
             previous_hash=head.last_hash,
         )
@@ -113,7 +129,6 @@ class RecordWriter:
             record.hash,
             record.at,
         )
-        return is_unmasked
 
     async def flush(self) -> None:
         """Wait until all records that were put so far are durable.
