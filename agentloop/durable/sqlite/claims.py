@@ -29,8 +29,8 @@ from typing import ClassVar
 from agentloop.contracts.can_journal import Claim
 from agentloop.durable.chain import check_id, claim_conflict
 from agentloop.durable.held_claims import HeldClaim, HeldClaims
-from agentloop.durable.sqlite.files import common_path, file_id
-from agentloop.errors import JournalBusy, JournalError
+from agentloop.durable.sqlite.files import common_path, file_id, is_full
+from agentloop.errors import JournalBusy, JournalError, JournalFull
 from agentloop.values.secrets import open_private
 
 if sys.platform != "win32":
@@ -134,6 +134,10 @@ class ClaimFile:
                 self._claims.end_all(f"the lock file {self._locks.path} was removed or replaced")
 
     def _unusable(self, error: OSError | str) -> JournalError:
+        if is_full(error):
+            return JournalFull(
+                f"the lock file of {self._path} cannot be written: {error}; free some space and try again"
+            )
         return JournalError(
             f"the lock file of {self._path} cannot be used: {error}; check that its folder exists and can be written"
         )
