@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
 from agentloop._shielding import is_task_cancelled
-from agentloop.errors import ConfigurationError, InvalidParameter, WorkDamaged
+from agentloop.errors import ConfigurationError, DatabaseUnavailable, InvalidParameter, WorkDamaged
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.dbos_binding import (
     DBOS,
@@ -76,6 +76,9 @@ logger: logging.Logger = logging.getLogger("agentloop.cluster")
 _MIDDLE_PRIORITY: Final = 1_000_000
 _MAX_DELAY: Final = 10 * 365 * 86_400
 """The longest delay of a job, in seconds: about ten years."""
+_AWAY_SECONDS: Final = 10.0
+"""How long a use of the queues tries to reach a database that was there before, in seconds."""
+_AWAY_PAUSE: Final = 0.25
 _RESULT_INTERVAL: Final = 0.02
 """How often the results of waiting callers are looked up, in seconds."""
 _ENDED: Final = frozenset({state for state in JobState if state.is_terminal})
@@ -86,7 +89,8 @@ _MAX_DAMAGED: Final = 100
 class Engine:
     """Queues jobs and finds them again, from any process. Use it as an async context manager.
 
-    Every method raises a `ClusterError` when the SQLite file of the queues is damaged or cannot be opened.
+    Every method raises a `ClusterError` when the SQLite file of the queues is damaged or cannot be opened, and `DatabaseUnavailable`
+    when the database is away, busy or full for longer than ten seconds.
 
     Args:
         database: the database of the cluster.
@@ -111,14 +115,19 @@ class Engine:
     def _open(self) -> None:
         if self._client is None:
             prepare_tables(self._database)
-            self._client = DBOSClient(
+            client = DBOSClient(
                 system_database_url=self._database.engine_url,
                 serializer=JsonSerializer(),
                 application_name=APPLICATION,
                 lazy=True,
             )
-            refuse_other_formats(self._client._sys_db)
-            forget_strange_versions(self._client._sys_db)
+            try:
+                refuse_other_formats(client._sys_db)
+                forget_strange_versions(client._sys_db)
+            except BaseException:
+                client.destroy()
+                raise
+            self._client = client
 
     async def aclose(self) -> None:
         """Close connections. Idempotent; callers of `wait` are cancelled."""
@@ -140,8 +149,22 @@ class Engine:
         return self._client
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
-        with as_engine_errors(self._database):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        """Run a function in a thread, again while the database is away: it may have been carried out, and has to expect that.
+
+        Raises:
+            DatabaseUnavailable: the database is away for too long.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _AWAY_SECONDS
+        while True:
+            try:
+                with as_engine_errors(self._database):
+                    return await loop.run_in_executor(self._threads, function)
+            except DatabaseUnavailable as error:
+                if loop.time() >= deadline or self._client is None:  # while it opens, its caller tries again
+                    raise
+                logger.debug("the database of the queues is tried again: %s", error)
+            await asyncio.sleep(_AWAY_PAUSE)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 

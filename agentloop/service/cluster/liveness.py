@@ -18,6 +18,7 @@ from urllib.parse import quote
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import install_hint
 from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.service.cluster.dbos_binding import as_engine_errors
 from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote, WorkSignal
 
 
@@ -60,11 +61,16 @@ def _needing_postgres() -> Iterator[None]:
 
 
 def read_live_notes(database: ClusterDatabase) -> Sequence[WorkerNote]:
-    """Return the notes of the live workers of a database."""
+    """Return the notes of the live workers of a database.
+
+    Raises:
+        DatabaseUnavailable: the database is away.
+    """
     locks = open_locks(database)
     try:
-        locks.connect()
-        return locks.live_notes()
+        with as_engine_errors(database):
+            locks.connect()
+            return locks.live_notes()
     finally:
         locks.close()
 

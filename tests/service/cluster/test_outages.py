@@ -12,9 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 from dbos._sys_db import SystemDatabase
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from agentloop.service.cluster import Cluster
+from agentloop import AgentLoop, ScriptedInference
+from agentloop.errors import AgentLoopError, DatabaseUnavailable, JournalBusy
+from agentloop.service.cluster import Cluster, Worker
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import ExecutionJobs
@@ -222,3 +225,68 @@ def test_a_worker_that_left_before_a_restart_of_the_server_is_known(own_postgres
     other.close()
     with pytest.raises(psycopg.Error):
         gone.connect()
+
+
+async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
+    own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so, and takes work as soon as the server is there."""
+    own_postgres.stop()
+    worker = Worker(AgentLoop.for_model(ScriptedInference("Hello.")), own_postgres.url, lost_after=LONGEST)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: "waits for its database" in caplog.text)
+    assert not running.done()
+    await asyncio.to_thread(own_postgres.start)
+    await asyncio.wait_for(worker.started(), LONGEST)
+    async with Cluster(own_postgres.url) as cluster:
+        state = await cluster.result(await cluster.submit("default", "Hi.", execution_id="e"), timeout=LONGEST)
+    assert state.final_text == "Hello."
+    await worker.drain()
+    await running
+
+
+async def test_what_a_cluster_raises_while_its_server_is_away_is_ours(
+    own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No error of a driver comes out; each method works again when the server is back, as does one that waited for it."""
+    monkeypatch.setattr("agentloop.service.cluster.engine._AWAY_SECONDS", 0.3)
+    async with Cluster(own_postgres.url) as cluster:
+        await cluster.submit("default", "Hi.", execution_id="e")
+        own_postgres.stop()
+        for method in (
+            partial(cluster.submit, "default", "Hi.", execution_id="f"),
+            cluster.status,
+            cluster.schedules,
+            partial(cluster.limit_queue, "q", concurrency=1),
+        ):
+            with pytest.raises((DatabaseUnavailable, JournalBusy)):
+                await method()
+        with pytest.raises(AgentLoopError):
+            async with Cluster(own_postgres.url):
+                pass
+        monkeypatch.setattr("agentloop.service.cluster.engine._AWAY_SECONDS", LONGEST)
+        submitting = asyncio.create_task(cluster.submit("default", "Hi.", execution_id="f"))
+        await asyncio.to_thread(own_postgres.start)
+        assert await submitting == "f"
+        assert len((await cluster.status()).queues) == 1
+    own_postgres.stop()
+    with pytest.raises(JournalBusy):
+        await Worker(AgentLoop.for_model(ScriptedInference("Hello.")), own_postgres.url, lost_after=0.3).run()
+
+
+async def test_a_full_file_of_the_queues_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite refuses what needs more pages; the job is queued once there is space."""
+    monkeypatch.setattr("agentloop.service.cluster.engine._AWAY_SECONDS", 0.3)
+    async with Engine(ClusterDatabase.parse(tmp_path / "a.db")) as engine:
+        large, limits = {"text": "x" * 500_000}, [1, 2**30]
+
+        @event.listens_for(engine.client._sys_db.engine, "begin")
+        def limit(connection: Any) -> None:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {limits[0]}")
+
+        job = Job(id="start:e", kind=JobKind.EXECUTION, agent=AGENT, payload=large)
+        with pytest.raises(DatabaseUnavailable, match="full"):
+            await engine.enqueue(job)
+        limits.pop(0)
+        await engine.enqueue(job)
+        assert await engine.payload_of("start:e") == large
