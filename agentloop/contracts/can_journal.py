@@ -47,8 +47,12 @@ class Claim(ABC):
     async def release(self) -> None:
         """Release the claim, so that another writer can claim the execution. Idempotent, also for a lost claim.
 
+        The claim permits no append from the moment of the call. A call that is cancelled, or that raises, gives the claim back all
+        the same: the journal releases it in the storage as soon as the storage can be reached, at the latest when the process ends.
+        Other processes are refused until then. The journal object that made the claim is not: it can claim the execution again.
+
         Raises:
-            JournalError: the storage cannot be reached; the claim ends with the process.
+            JournalError: the storage cannot be reached; the journal tries again by itself.
         """
 
 
@@ -66,6 +70,9 @@ class CanJournal(ABC):
     - An execution that a live writer has claimed cannot be claimed by another one, nor deleted (law 16).
     - The token of a claim is larger than those of all earlier claims on the execution, and an append with a claim that was
       released or lost, or that a later claim replaced, is refused and changes nothing (law 28).
+    - A claim does not outlive those who wait for it: one whose `claim` was cancelled or raised, and one whose `release` was
+      cancelled or raised, is given back by the journal, as soon as the storage can be reached. The same journal object can claim
+      the execution at once, whatever became of its earlier calls, as long as it holds no other claim on it (law 28).
     - The executions of agents that serve the calls of an execution are deleted with it, all or none, and never without it; an
       execution that an unfinished fork needs is not deleted (law 15). `agentloop.durable.trees.group_trees` returns what belongs
       together.
@@ -147,6 +154,10 @@ class CanJournal(ABC):
     @abstractmethod
     async def claim(self, execution_id: str) -> Claim:
         """Claim the right to append to an execution, which may not exist yet.
+
+        A call that is cancelled, or that raises, leaves no claim. What it had already stored is given back: at once when the storage
+        can be reached, else as soon as it can be. The next call for this execution through the same object waits for that where it
+        has to; it does not raise `JournalConflict` because of the earlier call.
 
         Raises:
             JournalConflict: a live writer has claimed it.

@@ -38,6 +38,11 @@ class CallLog(ABC):
     """
 
     @property
+    @property
+    def loss(self) -> ClaimLost | None:
+        """The loss of the claim on the execution, once it is told; None before, which is the default."""
+        return None
+
     @abstractmethod
     def settings(self) -> JournalSettings:
         """How this execution is recorded; executions that serve its calls are recorded in the same way."""
@@ -229,11 +234,6 @@ class LifecycleLog(ABC):
     def other_inference_count(self) -> int:
         """How many of these were sent to models other than the driver's own; by default none."""
         return 0
-
-    @property
-    def has_running_calls(self) -> bool:
-        """Whether a call has begun whose outcome was not recorded yet; by default never."""
-        return False
 
     @property
     def earlier_context(self) -> Mapping[str, str]:

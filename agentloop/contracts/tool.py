@@ -101,9 +101,10 @@ class ToolContext(Value, Generic[Deps_co]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the result of this attempt is no longer of use: it has timed out, or was cancelled.
+        """Whether the result of this attempt is no longer of use: it has timed out, was cancelled, or another process drives the execution.
 
-        A function in a thread cannot be interrupted. One that takes long can look here, and return.
+        A function in a thread cannot be interrupted. One that takes long can look here, and return; one with an effect looks before
+        the effect.
         """
         return self._has_closed()
 

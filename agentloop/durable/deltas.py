@@ -108,7 +108,9 @@ def _consists_of(message: Message, response: InferenceResponse) -> bool:
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
-def state_delta(before: AgentState | None, after: AgentState, parts: StepParts | None = None) -> dict[str, Any]:
+def state_delta(
+    before: AgentState | None, after: AgentState, parts: StepParts | None = None, *, skip: int = 0
+) -> dict[str, Any]:
     """Return the delta between two states.
 
     A message that a step and the conversation share is stored once. If the later state has one step more, the totals with that
@@ -119,8 +121,9 @@ def state_delta(before: AgentState | None, after: AgentState, parts: StepParts |
         before: the earlier state; None to store the later one in full.
         after: the later state.
         parts: the responses and outcomes that other records of the step hold; None to store all of them here.
+        skip: how many messages are left out at the beginning, because the caller has their text.
     """
-    delta = _messages_delta(() if before is None else before.messages, after.messages, parts or StepParts())
+    delta = _messages_delta(() if before is None else before.messages, after.messages, parts or StepParts(), skip)
     if before is not None and (step := _next_step(before, after)) is not None:
         delta["next_step"] = _write_step(step, after.messages)
         before = _advance(before, step)
@@ -251,7 +254,11 @@ def _apply_extensions_delta(before: JsonObject, delta: dict[str, Any]) -> JsonOb
     return freeze_object({**{owner: before[owner] for owner in before if owner not in removed}, **stored})
 
 
-def _messages_delta(before: Sequence[Message], after: Sequence[Message], parts: StepParts) -> dict[str, Any]:
+def _messages_delta(
+    before: Sequence[Message], after: Sequence[Message], parts: StepParts, skip: int = 0
+) -> dict[str, Any]:
+    if skip:
+        return {"messages": {"keep": 0, "add": [parts.write_message(message) for message in islice(after, skip, None)]}}
     messages = sequence_delta(before, after, parts.write_message)
     return {} if messages is None else {"messages": messages}
 
@@ -314,33 +321,42 @@ def _position_of(message: Message | None, messages: Sequence[Message]) -> int | 
 
 
 def request_delta(
-    before: InferenceRequest | None, after: InferenceRequest, position_of: Callable[[Message], int | None]
+    before: InferenceRequest | None, after: InferenceRequest, conversation: MessageIndex
 ) -> dict[str, Any]:
     """Return the delta between two requests.
 
     Args:
         before: the previous request of the execution; None to store the later one in full.
         after: the later request.
-        position_of: returns the position of a message in the recorded conversation, which is stored in place of the message;
-            None when it is not there.
+        conversation: the recorded conversation; the position of a message in it is stored in place of the message.
     """
     delta: dict[str, Any] = {}
     if before is None or not _has_same_scalars("request", before, after):
         delta["request"] = to_plain(_scalars("request", after))
 
     def write(message: Message) -> Any:
-        position = position_of(message)
+        position = conversation.position_of(message)
         return to_plain(message) if position is None else position
 
-    messages = sequence_delta(() if before is None else before.messages, after.messages, write)
-    if messages is not None:
+    previous = () if before is None else before.messages
+    # Most first requests are the conversation, and need no look at each message.
+    run = 0 if previous else conversation.common_length(after.messages)
+    if run:
+        added = [write(message) for message in islice(after.messages, run, None)]
+        delta["messages"] = {"keep": 0, "add": _join_positions(added, run)}
+    elif (messages := sequence_delta(previous, after.messages, write)) is not None:
         delta["messages"] = messages | {"add": _join_positions(messages["add"])}
     return delta
 
 
-def _join_positions(items: Sequence[Any]) -> list[Any]:
-    """Return messages and positions with each run of positions as one range: a list of the first and the last."""
-    joined: list[Any] = []
+def _join_positions(items: Sequence[Any], run: int = 0) -> list[Any]:
+    """Return messages and positions with each run of positions as one range: a list of the first and the last.
+
+    Args:
+        items: messages and positions.
+        run: the number of positions from 0 on that stand before them.
+    """
+    joined: list[Any] = [[0, run - 1]] if run else []
     for item in items:
         if not isinstance(item, int):
             joined.append(item)
@@ -390,26 +406,33 @@ def kept_messages(delta: Mapping[str, Any]) -> int | None:
 class MessageIndex:
     """Finds messages of the recorded conversation by identity, so that a request refers to them by position."""
 
-    __slots__ = ("_messages", "_positions")
+    __slots__ = ("_count", "_messages", "_positions")
 
     def __init__(self) -> None:
         self._messages: Sequence[Message] = ()
         self._positions: dict[int, int] = {}
+        self._count = 0  # how many messages have been indexed
 
     def update(self, messages: Sequence[Message]) -> None:
-        """Index a new version of the conversation. Where it only adds messages to the last version, only these are read."""
-        indexed = self._messages
-        unchanged = len(indexed) if len(messages) >= len(indexed) and all(map(is_, indexed, messages)) else 0
-        if not unchanged:
-            self._positions = {}
-        added = enumerate(messages[unchanged:], unchanged)
-        self._positions.update({id(message): position for position, message in added})
+        """Take a new version of the conversation. Where it only adds messages to the last version, only these are indexed."""
+        former = self._messages
+        if len(messages) < len(former) or not all(map(is_, former, messages)):
+            self._positions, self._count = {}, 0
         # The reference keeps the messages alive, and with them their ids.
         self._messages = messages
 
     def position_of(self, message: Message) -> int | None:
         """Return the position of a message; None when it is not in the conversation."""
+        # Indexed when it is asked for the first time: most requests of a long conversation do not ask.
+        if self._count < len(self._messages):
+            added = enumerate(islice(self._messages, self._count, None), self._count)
+            self._positions.update({id(each): position for position, each in added})
+            self._count = len(self._messages)
         return self._positions.get(id(message))
+
+    def common_length(self, messages: Sequence[Message]) -> int:
+        """Return the number of messages with which the whole conversation, or the others, begin; 0 if they differ earlier."""
+        return min(len(self._messages), len(messages)) if all(map(is_, self._messages, messages)) else 0
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------

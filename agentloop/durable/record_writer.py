@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.durable.chain import chain_record
 from agentloop.durable.redaction import mask_text
-from agentloop.errors import ForeignCancellation, JournalBusy, JournalError
+from agentloop.errors import ForeignCancellation, JournalBusy, JournalError, JournalFull
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.state import AgentState
@@ -28,11 +29,13 @@ _INPUT_LENGTH = 200
 """The number of characters of the input that a head shows."""
 
 BUSY_SECONDS = 60.0
-"""How long an execution tries to write while its journal raises `JournalBusy`, in seconds."""
+"""How long an execution tries to write while its journal raises `JournalBusy` or `JournalFull`, in seconds."""
 _RETRY_SECONDS = 0.1
 """The time between these attempts, in seconds."""
 _MAX_DELAY = 0.1
 """The time, in seconds, after which a record is written for those who follow the execution, if nothing has to be durable before."""
+_LOG = logging.getLogger("agentloop.journal")
+_WAITS = "execution %s waits for its journal, and keeps in memory what it has to record: %s: %s"
 _copy_head = copier(ExecutionHead, "status", "step_count", "record_count", "last_hash", "updated_at")
 
 
@@ -48,7 +51,7 @@ class RecordWriter:
     """The only writer of an execution's records. It lives as long as the run.
 
     Records that are put while a group is being written form the next group, so calls that start together are written together.
-    While somebody else locks the journal, records are held in memory and written as soon as that is possible.
+    While somebody else locks the journal, or no space is left, records are held in memory and written as soon as that is possible.
 
     Attributes:
         journal: the journal to append to.
@@ -90,15 +93,31 @@ class RecordWriter:
             step_count: the new number of complete steps, if it changes.
         """
         # Before the record is hashed: the hash covers what is stored.
-        redacted = self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
+        redacted = self.redact(body)
         is_unmasked = redacted is body
         body = body if is_unmasked else {**redacted, REDACTED: True}
+        self.put_text(kind, format_json(body).decode(), status=status, step_count=step_count)
+        return is_unmasked
+
+    def redact(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body as the journal stores it, with secrets masked; the same object when it holds none."""
+        return self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
+
+    def put_text(
+        self,
+        kind: RecordKind,
+        body: str,
+        *,
+        status: ExecutionStatus | None = None,
+        step_count: int | None = None,
+    ) -> None:
+        """Add a record whose body is text, in which no secret is left; otherwise as `put`."""
         head = self.head
         record = chain_record(
             head.execution_id,
             head.record_count + 1,
             kind,
-            format_json(body).decode(),
+            body,
             at=self.clock.now(),
             previous_hash=head.last_hash,
         )
@@ -113,7 +132,6 @@ class RecordWriter:
             record.hash,
             record.at,
         )
-        return is_unmasked
 
     async def flush(self) -> None:
         """Wait until all records that were put so far are durable.
@@ -188,15 +206,18 @@ class RecordWriter:
 
     async def _append_queue(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + BUSY_SECONDS
+        deadline, has_told = loop.time() + BUSY_SECONDS, False
         while True:
             # In each attempt with what was put during the one before.
             head, count = self.head, len(self._queue)
             try:
                 await self.journal.append(head, tuple(self._queue), self.claim)
-            except JournalBusy:
+            except (JournalBusy, JournalFull) as error:
                 if loop.time() >= deadline:
                     raise
+                if not has_told:
+                    has_told = True
+                    _LOG.warning(_WAITS, head.execution_id, type(error).__name__, error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 del self._queue[:count]

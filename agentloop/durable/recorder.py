@@ -15,6 +15,7 @@ from agentloop.contracts.can_keep_grants import CanKeepGrants, CanUseGrants
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.durable import bodies
 from agentloop.durable.chain import verify_records
+from agentloop.durable.conversation_texts import join_texts, texts_of
 from agentloop.durable.deltas import MessageIndex, StepParts, request_delta, state_delta
 from agentloop.durable.fold import FoldedExecution, add_downtime, downtime, fold_records
 from agentloop.durable.fork_effects import ForkEffects
@@ -89,7 +90,6 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
     _watch: asyncio.Task[None] | None = None
     _loss: ClaimLost | None = None
     _on_loss: Callable[[ClaimLost], None] | None = None
-    _running: set[str] = field(factory=set)
     _writer: RecordWriter | None = None
     _state: AgentState | None = None
     _request: InferenceRequest | None = None
@@ -264,9 +264,9 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
         return None if self._claim is None else self._claim.token
 
     @property
-    def has_running_calls(self) -> bool:
-        """Whether a call has begun whose outcome was not recorded yet."""
-        return bool(self._running)
+    def loss(self) -> ClaimLost | None:
+        """The loss of the claim, or of a caller's, once it is told."""
+        return self._loss
 
     def on_claim_lost(self, listener: Callable[[ClaimLost], None]) -> None:
         """Call a function in the event loop, at most once, when the claim on the execution is lost."""
@@ -402,7 +402,7 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
     ) -> None:
         """Record the result of an inference; it is durable before the next call runs, or the execution ends."""
         kind = RecordKind.INFERENCE_RECORDED if recorded.error is None else RecordKind.INFERENCE_FAILED
-        delta = request_delta(self._request, request, self._conversation.position_of)
+        delta = request_delta(self._request, request, self._conversation)
         # How the model receives a request depends on everything but the conversation, so it is rendered again only when the
         # delta holds more than new messages, after a response that changed the mode, and once after a restart.
         if "request" in delta or not self._is_rendering_recorded:
@@ -463,17 +463,9 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
         await self._open_writer.flush()
         # Again: the last moment before the effect.
         self._check_claims()
-        self._running.add(key)
 
     async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
         """Record how a call ended, or that its tool suspended it."""
-        try:
-            await self._record_outcome(outcome, stop)
-        finally:
-            # Not before: a claim that is lost meanwhile must not interrupt the run in place of the error of this append.
-            self._running.discard(outcome.key)
-
-    async def _record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None) -> None:
         self._put_intent(outcome.key)
         attachments = self._attachments.pop(outcome.key, None)
         attached = {} if attachments is None else {"beside": attachments}
@@ -598,8 +590,21 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
         self._writer = self._open_chain(head)
         origin = {**self.origin, "fork": self.answers.origin} if isinstance(self.answers, ForkEffects) else self.origin
         context = {"context": dict(self._carrier)} if self._carrier else {}
-        self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin, **context})
+        self._put_start(state, {**origin, **context})
         self._advance(state)
+
+    def _put_start(self, state: AgentState, beside: Mapping[str, Any]) -> None:
+        """Put the first record; of a conversation that has only grown since the last one, what was added is formatted."""
+        texts, messages = texts_of(self.journal), state.messages
+        kept = texts.beginning(state.agent_id, messages)
+        body = {"state": state_delta(None, state, skip=len(kept.messages)), **beside}
+        if not messages or self._open_writer.redact(body) is not body:
+            body = {"state": state_delta(None, state), **beside} if kept.messages else body
+            self._open_writer.put(RecordKind.EXECUTION_STARTED, body)
+            return
+        text, kept = join_texts(body, messages, kept)
+        self._open_writer.put_text(RecordKind.EXECUTION_STARTED, text)
+        texts.keep(state.agent_id, kept)
 
     def _record_resumption(self, state: AgentState) -> None:
         decisions, self._decisions = self._decisions, []
@@ -624,7 +629,6 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
             self.recorded.settle(state)
         self._state, self._inference_index, self._step_number = state, 0, _current_step(state)
         self._announced, self._intents, self._attempts = {}, {}, {}
-        self._running.clear()
         self._parts.clear()
         self._masked_calls.clear()
         self._conversation.update(state.messages)

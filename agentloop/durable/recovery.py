@@ -252,12 +252,7 @@ async def stop_execution(
     scope = ExecutionScope(clock=clock or SystemClock(), ids=ids or RandomIds())
     logs: list[ExecutionRecorder] = []
     try:
-        # All are claimed before the first is stopped; the root before those below it are listed, as its process could start more.
-        root = await ExecutionRecorder.reopen(journal, execution_id, InDoubt.TELL, scope.clock)
-        logs.append(root)
-        below = [head.execution_id for head in await list_below(journal, execution_id) if not head.status.is_terminal]
-        for each in sorted(below):
-            logs.append(await ExecutionRecorder.reopen(journal, each, InDoubt.TELL, scope.clock))  # noqa: PERF401  # closed below
+        root = await _reopen_tree(journal, execution_id, scope.clock, logs)
         if root.state.status.is_terminal:
             raise JournalConflict(f"execution {execution_id} has ended already: it is {root.state.status.value}")
         # The callers last: an execution with an ended caller could not be stopped in another attempt.
@@ -268,6 +263,31 @@ async def stop_execution(
     finally:
         for log in logs:
             await log.aclose()
+
+
+async def _reopen_tree(
+    journal: CanJournal, execution_id: str, clock: Clock, logs: list[ExecutionRecorder]
+) -> ExecutionRecorder:
+    """Claim an execution and the unfinished ones below it, and return its own log.
+
+    Args:
+        journal: holds the records.
+        execution_id: the execution.
+        clock: the source of times.
+        logs: gets a log for each of them, its own first; the caller closes them, also after an error.
+
+    Raises:
+        UnknownExecution: the journal has no execution of this id.
+        JournalConflict: another writer drives one of them.
+        JournalCorrupt: their records are damaged.
+    """
+    # The root is claimed before those below it are listed, as its process could start more.
+    root = await ExecutionRecorder.reopen(journal, execution_id, InDoubt.TELL, clock)
+    logs.append(root)
+    below = [head.execution_id for head in await list_below(journal, execution_id) if not head.status.is_terminal]
+    for each in sorted(below):
+        logs.append(await ExecutionRecorder.reopen(journal, each, InDoubt.TELL, clock))  # noqa: PERF401  # closed by the caller
+    return root
 
 
 async def fail_execution(
@@ -281,7 +301,7 @@ async def fail_execution(
 ) -> AgentState:
     """End an interrupted execution as failed, and report it; nothing runs.
 
-    Open calls are settled as by `stop_execution`. Executions of sub-agents below it stay as they are.
+    Open calls are settled as by `stop_execution`. The unfinished executions below it, of sub-agents, end as stopped.
 
     Args:
         journal: holds the records.
@@ -297,20 +317,25 @@ async def fail_execution(
 
     Raises:
         UnknownExecution: the journal has no execution of this id.
-        JournalConflict: another writer drives it.
+        JournalConflict: another writer drives it or one below it; nothing ends.
         JournalCorrupt: its records are damaged.
     """
     scope = ExecutionScope(clock=clock or SystemClock(), ids=ids or RandomIds())
-    log = await ExecutionRecorder.reopen(journal, execution_id, InDoubt.TELL, scope.clock)
+    logs: list[ExecutionRecorder] = []
     try:
-        before = log.state
+        log = await _reopen_tree(journal, execution_id, scope.clock, logs)
+        before, signal = log.state, StopSignal(StopReason.ERROR, str(error), "fail_execution")
+        # The callers last, as for `stop_execution`.
+        for each in reversed(logs[1:]):
+            await _stop(each, signal, scope)
         if not before.status.is_terminal:
             calls = unsettled_calls(log.unsettled_calls(), before)
-            await _stop(log, StopSignal(StopReason.ERROR, str(error), "fail_execution"), scope, error)
+            await _stop(log, signal, scope, error)
             await _report_failure(events.for_execution(), before, calls, log.state)
         return log.state
     finally:
-        await log.aclose()
+        for each in logs:
+            await each.aclose()
 
 
 async def _report_failure(

@@ -50,6 +50,7 @@
     │   ├── WorkFailed             it could not be carried out
     │   ├── WorkDamaged            the row that holds it is not one that agentloop wrote
     │   ├── TooManyRecoveries      an execution ended its workers again and again
+    │   ├── DatabaseUnavailable    the database of a cluster cannot be reached, is busy, or is full
     │   └── DatabaseLost           a worker could not reach its database for too long
     └── JournalError
         ├── UnknownExecution       no execution with this id is recorded

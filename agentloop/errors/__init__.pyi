@@ -10,6 +10,7 @@ from agentloop.errors.kinds import ConfigurationError as ConfigurationError
 from agentloop.errors.kinds import ContextLengthExceeded as ContextLengthExceeded
 from agentloop.errors.kinds import ContractViolation as ContractViolation
 from agentloop.errors.kinds import DatabaseLost as DatabaseLost
+from agentloop.errors.kinds import DatabaseUnavailable as DatabaseUnavailable
 from agentloop.errors.kinds import DecisionError as DecisionError
 from agentloop.errors.kinds import DecisionExtractionError as DecisionExtractionError
 from agentloop.errors.kinds import DecisionValidationError as DecisionValidationError

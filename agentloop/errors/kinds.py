@@ -349,5 +349,12 @@ class TooManyRecoveries(ClusterError):
     """An execution was recovered too often without progress between; it is recorded as the error that ended it."""
 
 
+class DatabaseUnavailable(ClusterError):
+    """The database of a cluster cannot be reached, is locked by others for too long, or has no space left.
+
+    What was asked for was tried several times; it may have been done all the same. Asking for it again later is safe.
+    """
+
+
 class DatabaseLost(ClusterError):
     """A worker could not reach its database for too long, or lost its name to another worker meanwhile."""

@@ -37,7 +37,8 @@ class _FencedCall(CallLayer):
 
     def cut(self, so_far: CallOutcome, cut: Cut, settle: Callable[[], CallOutcome]) -> CallOutcome:
         """Settle a call that is left to others as cancelled, unless its outcome is known."""
-        error = cut.error
+        log = self._batch.runtime.scope.log
+        error = cut.error or (None if log is None else log.loss)
         if error is None or so_far.pending is not None or not is_left(error, self._batch):
             return settle()
         return left_outcome(self._call, self._batch, so_far, error)

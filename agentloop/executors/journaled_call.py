@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import cast
@@ -192,6 +193,11 @@ class JournaledCall(CallLayer):
             self._batch.halt(error, "not run, because the journal could not be written")
             if isinstance(error, ClaimLost) and outcome.pending is None:
                 return evolve(left_outcome(self._call, self._batch, outcome, error), exception=error)
+        except asyncio.CancelledError:
+            # Its end may not be recorded, and a process that has taken the execution over may record another one.
+            if (loss := self._log.loss) is not None and outcome.pending is None:
+                self._call.outcome = left_outcome(self._call, self._batch, outcome, loss)
+            raise
         return outcome
 
     def _note_start(self) -> None:

@@ -116,10 +116,10 @@ class Unrecorded:
 
 @define(eq=False)
 class ClaimWatch:
-    """Interrupts what an execution waits for when its claim is lost, such as an inference.
+    """Interrupts what an execution waits for when its claim is lost: an inference, or the tools that run.
 
-    It cancels the task of the execution, as `asyncio.timeout` does, and `end` returns the loss in place of that cancellation.
-    A tool that has begun is not cancelled: its effect may be half done, and the end of its call finds the claim lost.
+    It cancels the task of the execution, as `asyncio.timeout` does, and `end` returns the loss in place of that cancellation. A tool
+    is cancelled before it does beside another process what that one may do, too; how its call ends is for that process to find out.
 
     Attributes:
         log: the log of the execution.
@@ -165,7 +165,7 @@ class ClaimWatch:
         task = self._task
         # A task that finds the loss itself gets it as an error. It is not cancelled: it waits for nothing, and before Python 3.13,
         # `uncancel` does not take back the cancellation of a task that runs.
-        if task is None or task is asyncio.current_task() or self.log.has_running_calls:
+        if task is None or task is asyncio.current_task():
             return
         self._has_cancelled = True
         task.cancel(f"the claim is lost: {loss.reason}")

@@ -725,7 +725,7 @@ async def test_a_claim_fails_when_the_session_stays_lost(postgres_url: str, post
     await journal.aclose()
 
 
-@pytest.mark.parametrize(("uptime", "is_free"), [("1.9 seconds", False), ("2.1 seconds", True)])
+@pytest.mark.parametrize(("uptime", "is_free"), [("1.9 seconds", False), ("2.1 seconds", True), ("-1 hour", True)])
 async def test_nobody_takes_over_claims_for_two_seconds_after_a_start_of_the_server(
     journal: PostgresJournal, postgres_url: str, uptime: str, *, is_free: bool
 ) -> None:

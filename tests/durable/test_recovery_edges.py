@@ -335,6 +335,46 @@ async def test_an_execution_that_is_given_up_reports_its_pending_calls() -> None
     assert (await journal.state("run")) == failed
 
 
+async def test_an_execution_that_is_given_up_leaves_none_of_its_agents_in_progress() -> None:
+    """Nobody would continue them: those that had not ended are stopped before their caller fails, and keep their outcomes."""
+    chronicle = CrashableJournal()
+
+    @tool
+    async def pay(n: int) -> str:
+        """Pay."""
+        return f"paid {n}"
+
+    def clerk(turns: Sequence[object], tools: Sequence[object]) -> AgentLoop:
+        return AgentLoop(ToolCallingDriver(Model(*turns)), tools)  # type: ignore[arg-type]  # of this test
+
+    inner = clerk([[("pay", {"n": 1})], [("pay", {"n": 2})], "done"], [pay]).as_tool("clerk", "Works.")
+    outer = clerk([[("clerk", {"task": "work"})], "done"], [inner]).as_tool("boss", "Works.")
+    loop = AgentLoop(ToolCallingDriver(Model([("boss", {"task": "work"})], "done")), [outer], journal=chronicle)
+    await loop.execute("go", execution_id="run")
+    kinds = [(record.execution_id.count("/agent"), record.kind) for record in chronicle.appended]
+    journal = await chronicle.after_crash(kinds.index((2, RecordKind.CALL_OUTCOME)) + 1)
+    ids = sorted([head.execution_id for head in await journal.list()])
+    assert len(ids) == 3
+
+    held = await journal.claim(ids[-1])
+    with pytest.raises(JournalConflict):
+        await fail_execution(journal, "run", TooManyRecoveries("its worker died"), events=loop.events)
+    assert {head.status for head in await journal.list()} == {ExecutionStatus.IN_PROGRESS}
+    await held.release()
+
+    failed = await fail_execution(journal, "run", TooManyRecoveries("its worker died"), events=loop.events)
+    assert failed.status is ExecutionStatus.FAILED
+    statuses = {head.execution_id: head.status for head in await journal.list()}
+    assert statuses == dict(
+        zip(ids, [ExecutionStatus.FAILED, ExecutionStatus.STOPPED, ExecutionStatus.STOPPED], strict=True)
+    )
+    innermost = await journal.state(ids[-1])
+    assert [execution.value for step in innermost.steps for execution in step.executions] == ["paid 1"]
+    assert innermost.stop_signal is not None
+    assert innermost.stop_signal.message == "its worker died"
+    assert await journal.verify() == ()
+
+
 @pytest.mark.parametrize("is_resumed", [False, True])
 async def test_an_execution_that_is_given_up_reports_its_calls(*, is_resumed: bool) -> None:
     """A call in doubt and one with a recorded outcome have the same events as in a run that ends."""

@@ -282,7 +282,7 @@ def test_messages_of_a_request_are_stored_as_ranges_of_positions() -> None:
     other, index = Message.user("of an interceptor"), MessageIndex()
     index.update(conversation)
     request = InferenceRequest([*conversation[:3], other, conversation[5]])
-    delta = request_delta(None, request, index.position_of)
+    delta = request_delta(None, request, index)
     assert delta["messages"] == {"keep": 0, "add": [[0, 2], to_plain(other), 5]}
     assert apply_request_delta(None, delta, conversation) == request
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import pytest
 
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_journal import Claim
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.durable import Journal, MemoryJournal, SqliteJournal, open_journal
 from agentloop.errors import CallSuspended, ClaimLost, ExecutionClaimed, JournalError
 from agentloop.events import (
@@ -28,6 +29,8 @@ from agentloop.testing.journal_network import UnreliableJournal
 from agentloop.toolkits import Ensemble
 from agentloop.values import ErrorInfo, InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
 from agentloop.values.event import Event
+from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus
 from tests.durable.records import append_records
@@ -207,15 +210,20 @@ async def test_a_claim_that_is_lost_at_any_append_is_a_lost_claim_whoever_notice
     assert ends == {"ended", "lost"}
 
 
-async def test_a_tool_that_has_begun_ends_and_is_in_doubt_for_the_next_driver(storage: Journal) -> None:
-    """It is not cancelled, no further call begins, and its outcome is not recorded."""
-    network, begun, ends, log = UnreliableJournal(storage), asyncio.Event(), asyncio.Event(), list[str]()
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_tool_that_runs_is_cancelled_when_the_loss_is_told(storage: Journal, *, nested: bool) -> None:
+    """At once: it does nothing more beside the driver that has taken over, and no further call begins. Its call is in doubt."""
+    network, begun, pays, log = UnreliableJournal(storage), asyncio.Event(), asyncio.Event(), list[str]()
 
     @tool
     async def pay(n: int) -> str:
         """Pay."""
         begun.set()
-        await ends.wait()
+        try:
+            await pays.wait()
+        except asyncio.CancelledError:
+            log.append(f"cancelled {n}")
+            raise
         log.append(f"paid {n}")
         return "paid"
 
@@ -226,24 +234,92 @@ async def test_a_tool_that_has_begun_ends_and_is_in_doubt_for_the_next_driver(st
         return "shipped"
 
     calls = [ToolCall("1", "pay", '{"n": 1}'), ToolCall("2", "ship", "{}")]
-    loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [pay, ship], journal=network)
-    events = watch(loop)
-    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+
+    def driver(journal: CanJournal) -> AgentLoop:
+        loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [pay, ship], journal=journal)
+        if not nested:
+            return loop
+        clerk = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [pay, ship]).as_tool("clerk", "Works.")
+        asks = ScriptedInference([ToolCall("1", "clerk", '{"task": "work"}')], "done")
+        return AgentLoop(ToolCallingDriver(asks), [clerk], journal=journal)
+
+    first = driver(network)
+    events = watch(first)
+    running = asyncio.ensure_future(first.execute("go", execution_id="run"))
     await begun.wait()
     await network.expire(tells=True)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert not running.done()
-    other = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [pay, ship], journal=storage)
-    state = await other.recover("run")
-    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.IN_DOUBT, ToolStatus.SUCCEEDED]
-    ends.set()
     with pytest.raises(ClaimLost):
         await asyncio.wait_for(running, SECONDS)
-    assert log == ["shipped", "paid 1"]
-    assert len(losses(events)) == 1
+    assert log == ["cancelled 1"]
+    assert losses(events)
+    pays.set()
+    state = await driver(storage).recover("run")
+    (inner,) = state.steps[0].executions if nested else (None,)
+    executions = state.steps[0].executions if inner is None else (await _state_of_clerk(storage)).steps[0].executions
+    assert [execution.status for execution in executions] == [ToolStatus.IN_DOUBT, ToolStatus.SUCCEEDED]
+    assert log == ["cancelled 1", "shipped"]
     assert await storage.verify() == ()
     await storage.aclose()
+
+
+async def _state_of_clerk(storage: Journal) -> AgentState:
+    (clerk,) = [head.execution_id for head in await storage.list() if head.execution_id != "run"]
+    return await storage.state(clerk)
+
+
+async def test_a_tool_in_a_thread_can_ask_whether_its_result_is_still_of_use() -> None:
+    """It cannot be interrupted. Once the loss is told, its context says so, and its driver does not wait for it."""
+    network, begun, asked, ended = UnreliableJournal(MemoryJournal()), *[threading.Event() for _ in range(3)]
+    log = list[str]()
+
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay, unless nobody needs it any more."""
+        begun.set()
+        assert not context.is_closed
+        assert asked.wait(SECONDS)
+        log.append("left" if context.is_closed else "paid")
+        ended.set()
+        return "paid"
+
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("1", "pay", "{}")], "done")), [pay], journal=network)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    assert await asyncio.to_thread(begun.wait, SECONDS)
+    await network.expire(tells=True)
+    with pytest.raises(ClaimLost):
+        await asyncio.wait_for(running, SECONDS)
+    asked.set()
+    assert await asyncio.to_thread(ended.wait, SECONDS)
+    assert log == ["left"]
+
+
+async def test_an_outcome_whose_record_is_cut_off_by_the_loss_is_told_to_nobody() -> None:
+    """The tool has ended, and its append waits when the loss is told: the event does not say how the call ended."""
+    storage = MemoryJournal()
+
+    class Waiting(UnreliableJournal):
+        async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+            if any(record.kind is RecordKind.CALL_OUTCOME for record in records):
+                appending.set()
+                await asyncio.Event().wait()
+            await super().append(head, records, claim)
+
+    network, appending = Waiting(storage), asyncio.Event()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference([ToolCall("1", "pay", "{}")], "done")), [pay], journal=network)
+    events = watch(loop)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    await appending.wait()
+    await network.expire(tells=True)
+    with pytest.raises(ClaimLost):
+        await asyncio.wait_for(running, SECONDS)
+    (ended,) = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
+    assert (ended.status, ended.value, ended.may_have_run) == (ToolStatus.CANCELLED, None, True)
 
 
 @pytest.mark.parametrize("tells", [False, True])

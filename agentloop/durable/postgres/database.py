@@ -176,7 +176,8 @@ def _settle(future: asyncio.Future[T], result: T | None, failure: BaseException 
     if failure is None:
         future.set_result(result)  # type: ignore[arg-type]  # an action that did not fail has returned its result
     elif isinstance(failure, asyncio.CancelledError):
-        future.cancel()
+        # The caller was not cancelled: what it asked for was, with the thread.
+        future.set_exception(JournalError("the journal was closed while it was used"))
     else:
         future.set_exception(failure)
 
@@ -229,11 +230,21 @@ class PostgresClaim(HeldClaim):
 
 @define(eq=False)
 class _Request:
-    """A claim that a caller waits for."""
+    """A claim that a caller waits for.
+
+    Attributes:
+        execution_id: the execution.
+        earlier: the request for the same execution whose caller was cancelled, which ends first.
+        claim: the claim, once it is made for a caller who waits.
+        is_abandoned: whether the caller was cancelled.
+        ended: set in the thread when nothing more is done for the request.
+    """
 
     execution_id: str
+    earlier: _Request | None
     claim: PostgresClaim | None = None
     is_abandoned: bool = False
+    ended: asyncio.Event = field(factory=asyncio.Event)
 
 
 @define(eq=False)
@@ -283,7 +294,7 @@ class JournalDatabase:
         self._reconnect_timeout = reconnect_timeout
         self._guard = Lock()
         self._held = HeldClaims()
-        self._pending: set[str] = set()
+        self._pending: dict[str, _Request] = {}
         self._runtime: _Runtime | None = None
         self._background = BackgroundLoop("agentloop journal", self._forget)
 
@@ -308,15 +319,18 @@ class JournalDatabase:
             JournalError: the database cannot be used.
         """
         with self._guard:
-            if execution_id in self._held or execution_id in self._pending:
+            earlier = self._pending.get(execution_id)
+            if execution_id in self._held or (earlier is not None and not earlier.is_abandoned):
                 raise claim_conflict(execution_id, _SAME_PROCESS)
-            self._pending.add(execution_id)
-        request = _Request(execution_id)
+            request = self._pending[execution_id] = _Request(execution_id, earlier)
         try:
             return await self._background.run(partial(self._claim, request))
         except asyncio.CancelledError:
-            request.is_abandoned = True
-            self._background.start_soon(partial(self._release_abandoned, request))
+            with self._guard:
+                request.is_abandoned = True
+                is_held = request.claim is not None and self._held.remove(request.claim)
+            if request.claim is not None and is_held:
+                self._background.start_soon(partial(self._release_quietly, request.claim))
             raise
 
     def check(self, claim: HeldClaim) -> None:
@@ -437,35 +451,54 @@ class JournalDatabase:
 
     async def _claim(self, request: _Request) -> PostgresClaim:
         try:
+            if request.earlier is not None:
+                await request.earlier.ended.wait()
+                request.earlier = None
             await self._run(_no_action)  # the tables have to be there before the session draws its number
-            claim = await self._claim_in_session(request.execution_id)
+            return await self._claim_in_session(request)
         finally:
             with self._guard:
-                self._pending.discard(request.execution_id)
-        request.claim = claim
-        if request.is_abandoned:
-            await self._release_abandoned(request)
-        return claim
+                if self._pending.get(request.execution_id) is request:
+                    del self._pending[request.execution_id]
+            request.ended.set()
 
-    async def _claim_in_session(self, execution_id: str) -> PostgresClaim:
+    async def _claim_in_session(self, request: _Request) -> PostgresClaim:
         session = self._open().session
         try:
             number = await session.open()
         except StatementFailed as failure:
             raise translate_failure(failure, self.name) from None
-        values = {"id": encode_id(execution_id), "session": number}
-        rows = await self._run(lambda connection: connection.rows(self._claim_statement, values))
+        values = {"id": encode_id(request.execution_id), "session": number, "own": list(session.numbers)}
+        try:
+            rows = await self._run(lambda connection: connection.rows(self._claim_statement, values))
+        except JournalError:
+            session.renew()  # the claim may be stored: it ends with the number that it names
+            raise
         if not rows:
-            raise claim_conflict(execution_id, "another process or journal")
-        claim = PostgresClaim(self, execution_id, rows[0][0])
+            raise claim_conflict(request.execution_id, "another process or journal")
+        claim = PostgresClaim(self, request.execution_id, rows[0][0])
         with self._guard:
-            self._held.add(claim)
+            if not request.is_abandoned:
+                request.claim = claim
+                self._held.add(claim)
+        if request.claim is None:
+            await self._release_quietly(claim)
+            return claim
         # The session was lost meanwhile, and did not know this claim when it began anew.
         if session.number not in {0, number}:
-            await self._run(lambda connection: session.adopt(connection, [claim]))
-            if claim.is_lost:
-                raise claim_conflict(execution_id)
+            await self._adopt(session, claim)
         return claim
+
+    async def _adopt(self, session: Session, claim: PostgresClaim) -> None:
+        try:
+            await self._run(lambda connection: session.adopt(connection, [claim]))
+        except JournalError:
+            with self._guard:
+                self._held.remove(claim)
+            session.release_later(claim)
+            raise
+        if claim.is_lost:
+            raise claim_conflict(claim.execution_id)
 
     @property
     def _claim_statement(self) -> str:
@@ -474,7 +507,7 @@ class JournalDatabase:
             f"VALUES (%(id)s, nextval('{self.schema}.tokens'), %(session)s) "
             "ON CONFLICT (execution_id) DO UPDATE "
             "SET token = greatest(c.token + 1, excluded.token), session = excluded.session "
-            f"WHERE c.session = excluded.session OR {self.sql.is_free} RETURNING c.token"
+            f"WHERE c.session = ANY(%(own)s::bigint[]) OR {self.sql.is_free} RETURNING c.token"
         )
 
     async def _release(self, claim: HeldClaim) -> None:
@@ -485,15 +518,9 @@ class JournalDatabase:
             self._open().session.release_later(claim)
             raise
 
-    async def _release_abandoned(self, request: _Request) -> None:
-        claim, request.claim = request.claim, None
-        if claim is None:
-            return
-        with self._guard:
-            is_held = self._held.remove(claim)
-        if is_held:
-            with suppress(JournalError):  # it is released later
-                await self._release(claim)
+    async def _release_quietly(self, claim: PostgresClaim) -> None:
+        with suppress(JournalError):  # it is released later
+            await self._release(claim)
 
     async def _listen(self) -> None:
         await self._run(_no_action)

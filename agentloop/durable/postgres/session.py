@@ -16,7 +16,8 @@ from agentloop.durable.postgres.rows import encode_id
 from agentloop.durable.postgres.schema import quote_name
 
 RESTART_SECONDS = 2
-"""How long after the start of the server nobody takes over claims: their holders are connecting again."""
+"""How long after the start of the server nobody takes over claims: their holders are connecting again. A server whose clock was set
+back to before its start says nothing about that, and is not waited for: tokens keep a holder that connects too late from writing."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 """The time between attempts to connect again, in seconds."""
 _LOOK_SECONDS = 1.0
@@ -101,6 +102,7 @@ class SessionSql:
         self.key: str = f"hashtextextended('agentloop/session/{name}/' || ({{}})::text, 0)"
         self.draw: str = f"SELECT nextval('{schema}.sessions')"
         self.lock: str = f"SELECT pg_try_advisory_lock({self.key.format('%(session)s::bigint')})"
+        self.unlock: str = f"SELECT pg_advisory_unlock({self.key.format('%(session)s::bigint')})"
         self.adopt: str = (
             f"UPDATE {schema}.claims AS c SET session = %(session)s "  # noqa: S608  # constants only
             "FROM unnest(%(ids)s::text[], %(tokens)s::bigint[]) AS mine (id, token) "
@@ -121,7 +123,8 @@ class SessionSql:
         # The holder of a claim is dead when the lock of its session is free. Shared, so that several can look at once.
         self.is_free: str = (
             "(c.session IS NULL OR "
-            f"(pg_postmaster_start_time() < clock_timestamp() - interval '{RESTART_SECONDS} seconds' "
+            "(clock_timestamp() NOT BETWEEN pg_postmaster_start_time() "
+            f"AND pg_postmaster_start_time() + interval '{RESTART_SECONDS} seconds' "
             f"AND pg_try_advisory_xact_lock_shared({self.key.format('c.session')})))"
         )
 
@@ -150,6 +153,9 @@ class Session:
     changes: Changes
     timeout: float
     number: int = field(default=0, init=False)
+    numbers: set[int] = field(factory=set, init=False)
+    """All numbers that it has had: a claim that names one of them, and that is not held, is one that nobody got or wants."""
+    _is_outdated: bool = field(default=False, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _outcome: asyncio.Future[StatementFailed | None] | None = field(default=None, init=False)
     _was_open: bool = field(default=False, init=False)
@@ -201,6 +207,12 @@ class Session:
     def release_later(self, claim: HeldClaim) -> None:
         """Release a claim as soon as the server can be reached again."""
         self._unreleased.append(claim)
+        self._wake.set()
+
+    def renew(self) -> None:
+        """Take a new number, with the claims that are held: a claim that is stored, and that nobody got, ends with the present one."""
+        self._is_outdated = True
+        self._wake.set()
 
     async def aclose(self) -> None:
         """End the session; its claims are free."""
@@ -238,19 +250,27 @@ class Session:
             "('tcp_keepalives_count', '3'), ('idle_session_timeout', %(timeout)s)) AS settings (name, value)",
             {"timeout": f"{int(self.timeout * 1000)}ms"},
         )
+        connection.on_notification(self._hear)
+        await self._take_number(connection)
+        self._was_open = True
+        self._report(None)
+
+    async def _take_number(self, connection: DatabaseConnection) -> None:
+        """Lock a new number, move the claims to it, and free the number before it."""
+        self._is_outdated = False
         number, is_locked = 0, False
         while (
             not is_locked
         ):  # a number that another session has is there only when a backup with an older sequence was restored
             ((number,),) = await connection.rows(self.sql.draw)
             ((is_locked,),) = await connection.rows(self.sql.lock, {"session": number})
-        connection.on_notification(self._hear)
-        self.number = number
+        earlier, self.number = self.number, number
+        self.numbers.add(number)
         with self.guard:
             held = self.held.all()
         await self.adopt(connection, held)
-        self._was_open = True
-        self._report(None)
+        if earlier:
+            await connection.rows(self.sql.unlock, {"session": earlier})
 
     async def _watch(self, connection: DatabaseConnection) -> None:
         """Ask the server now and then whether it is there, and at once when it has sent something."""
@@ -260,9 +280,12 @@ class Session:
                 self._is_listening = True
                 self.changes.hear("")
             await connection.rows("SELECT 1")
+            if self._is_outdated:
+                await self._take_number(connection)
             if self._unreleased:
-                released, self._unreleased = self._unreleased, []
+                released = tuple(self._unreleased)
                 await connection.rows(self.sql.release, _values_of(released))
+                del self._unreleased[: len(released)]
             await self._wait_for_input(connection)
 
     async def _wait_for_input(self, connection: DatabaseConnection) -> None:

@@ -21,6 +21,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar
@@ -28,8 +29,8 @@ from typing import ClassVar
 from agentloop.contracts.can_journal import Claim
 from agentloop.durable.chain import check_id, claim_conflict
 from agentloop.durable.held_claims import HeldClaim, HeldClaims
-from agentloop.durable.sqlite.files import common_path, file_id
-from agentloop.errors import JournalBusy, JournalError
+from agentloop.durable.sqlite.files import common_path, file_id, is_full
+from agentloop.errors import JournalBusy, JournalError, JournalFull
 from agentloop.values.secrets import open_private
 
 if sys.platform != "win32":
@@ -70,6 +71,8 @@ class ClaimFile:
         self._locks: ByteLocks | None = None
         self._guard = Lock()
         self._claims = HeldClaims()
+        self._unreleased: set[int] = set()
+        """The bytes that the system could not unlock, and that no claim needs."""
         _CLAIM_FILES.add(self)
 
     def claim(self, execution_id: str) -> FileClaim:
@@ -85,6 +88,9 @@ class ClaimFile:
         with self._guard:
             try:
                 locks = self._open()
+                self._free(locks)
+                if byte in self._unreleased:
+                    raise self._unusable("the system does not unlock what an earlier claim has locked")
                 if not locks.lock(byte):
                     raise claim_conflict(execution_id, _read_holder(locks, digest))
                 try:
@@ -127,7 +133,11 @@ class ClaimFile:
             if self._claims.holds(claim) and self._locks is not None and not self._locks.is_in_place():
                 self._claims.end_all(f"the lock file {self._locks.path} was removed or replaced")
 
-    def _unusable(self, error: OSError) -> JournalError:
+    def _unusable(self, error: OSError | str) -> JournalError:
+        if is_full(error):
+            return JournalFull(
+                f"the lock file of {self._path} cannot be written: {error}; free some space and try again"
+            )
         return JournalError(
             f"the lock file of {self._path} cannot be used: {error}; check that its folder exists and can be written"
         )
@@ -159,17 +169,32 @@ class ClaimFile:
         """End all claims in a forked process without releasing them: they stay with its parent."""
         self._guard = Lock()
         self._claims.end_all(_FORKED)
+        self._unreleased.clear()
         locks, self._locks = self._locks, None
         if locks is not None:
             locks.forget()
 
     def release(self, claim: FileClaim) -> None:
-        """Release a claim, unless all claims were ended since."""
+        """Release a claim, unless all claims were ended since.
+
+        Raises:
+            JournalError: the system could not unlock it; the next claim through this journal tries it again.
+        """
         with self._guard:
             self._claims.remove(claim)
             # After `close` the locks are gone, and new claims may have opened the file again.
             if claim.locks is self._locks:
-                claim.locks.unlock(claim.byte)
+                self._unreleased.add(claim.byte)
+                self._free(claim.locks)
+                if claim.byte in self._unreleased:
+                    raise self._unusable(f"the claim on execution {claim.execution_id} could not be unlocked")
+
+    def _free(self, locks: ByteLocks) -> None:
+        """Unlock what no claim needs, as far as the system can."""
+        for byte in tuple(self._unreleased):
+            with suppress(OSError):
+                locks.unlock(byte)
+                self._unreleased.remove(byte)
 
     def end_all(self) -> None:
         """Refuse appends under the present claims; other writers cannot claim their executions yet."""
@@ -180,6 +205,7 @@ class ClaimFile:
         """End all claims and close the lock file."""
         with self._guard:
             self._claims.end_all(_CLOSED)
+            self._unreleased.clear()
             locks, self._locks = self._locks, None
             if locks is not None:
                 locks.close()
@@ -369,8 +395,8 @@ class OpenFileLocks(ByteLocks):
 
     def unlock(self, byte: int) -> None:
         """Unlock a byte."""
-        self._file.locked.remove(byte)
         _set_open_file_lock(self._file.descriptor, fcntl.F_UNLCK, byte)
+        self._file.locked.remove(byte)
 
     def is_locked(self, byte: int) -> bool:
         """Return whether a byte is locked."""
@@ -443,9 +469,9 @@ class ProcessLocks(ByteLocks):
     def unlock(self, byte: int) -> None:
         """Unlock a byte."""
         with self._guard:
+            fcntl.lockf(self._file.descriptor, fcntl.LOCK_UN, 1, byte)
             self._own_bytes.remove(byte)
             self._file.locked.remove(byte)
-            fcntl.lockf(self._file.descriptor, fcntl.LOCK_UN, 1, byte)
 
     def is_locked(self, byte: int) -> bool:
         """Return whether a byte is locked."""

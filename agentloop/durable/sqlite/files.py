@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -32,6 +33,11 @@ def create_private(path: Path) -> None:
     # A file that exists must not be opened here: closing it would release the locks that SQLite has on it in this process.
     with suppress(FileExistsError):
         os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def is_full(error: object) -> bool:
+    """Return whether an error of the operating system says that no space is left, or that a quota is used up."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def file_id(path: str | Path) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from agentloop.durable.chain import (
     superseded,
 )
 from agentloop.durable.spills import Deletion, collect_spills, read_reference, split_body
-from agentloop.durable.sqlite.files import End, EndFile, digest_of_id
+from agentloop.durable.sqlite.files import End, EndFile, digest_of_id, is_full
 from agentloop.durable.sqlite.prefixes import delete_heads, find_shared, read_prefix, share_prefix
 from agentloop.durable.sqlite.rows import (
     HEAD_COLUMNS,
@@ -721,7 +721,7 @@ def translate_error(error: Exception, path: str) -> Exception:
         return unwritable
     if isinstance(error, AgentLoopError) or not isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
         return error
-    code = error_code(error)
+    code = sqlite3.SQLITE_FULL if is_full(error) else error_code(error)
     kind, meaning = (
         _MEANINGS.get(code) or _MEANINGS.get(code & PRIMARY_CODE_MASK) or (JournalError, "it cannot be used")
     )

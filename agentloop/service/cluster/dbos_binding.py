@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from agentloop.durable.sqlite.files import create_private
 from agentloop.durable.sqlite.schema import PRIMARY_CODE_MASK, error_code
-from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, InvalidParameter
+from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, DatabaseUnavailable, InvalidParameter
 from agentloop.errors.hints import install_hint
 from agentloop.service.cluster.database import ClusterDatabase
 
@@ -240,13 +240,14 @@ def file_error(error: Exception, database: ClusterDatabase) -> ClusterError | No
 
 @contextmanager
 def as_engine_errors(database: ClusterDatabase) -> Iterator[None]:
-    """Say what is wrong where the engine cannot use its tables; errors of a database that is away or busy stay as they are.
+    """Say what is wrong where the engine cannot use its tables, or the locks of workers.
 
     Args:
         database: the database of the cluster.
 
     Raises:
         ClusterError: the tables cannot be used.
+        DatabaseUnavailable: the database is away, busy or full.
     """
     try:
         yield
@@ -260,7 +261,7 @@ def as_engine_errors(database: ClusterDatabase) -> Iterator[None]:
 
 
 def _engine_error(error: Exception, database: ClusterDatabase) -> ClusterError | None:
-    """Return an error that says why the tables of the engine cannot be used; None if the database is only away or busy.
+    """Return an error that says why the tables of the engine cannot be used; None for an error that is not one of a database.
 
     Args:
         error: what the engine raised.
@@ -274,9 +275,15 @@ def _engine_error(error: Exception, database: ClusterDatabase) -> ClusterError |
         isinstance(cause, sqlite3.Error) and error_code(cause) & PRIMARY_CODE_MASK in _LASTING_IN_SQLITE
     )
     text = " ".join(str(cause).split())[:300]
-    return (
-        ClusterError(f"the queues in {database} cannot be used: {type(error).__name__}: {text}") if is_lasting else None
-    )
+    if is_lasting:
+        return ClusterError(f"the queues in {database} cannot be used: {type(error).__name__}: {text}")
+    if isinstance(cause, _OF_DATABASES) or type(cause).__module__.partition(".")[0] == "psycopg":
+        return DatabaseUnavailable(f"the database {database} cannot be used now: {type(cause).__name__}: {text}")
+    return None
+
+
+_OF_DATABASES: Final = (sqlite3.Error, sqlalchemy.exc.SQLAlchemyError, OSError)
+"""What databases and files raise; psycopg, which may not be installed, is known by its name."""
 
 
 _LASTING: Final = (

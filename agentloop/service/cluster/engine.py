@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
 from agentloop._shielding import is_task_cancelled
-from agentloop.errors import ConfigurationError, InvalidParameter, WorkDamaged
+from agentloop.errors import ConfigurationError, DatabaseUnavailable, InvalidParameter, WorkDamaged
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.dbos_binding import (
     DBOS,
@@ -76,6 +76,9 @@ logger: logging.Logger = logging.getLogger("agentloop.cluster")
 _MIDDLE_PRIORITY: Final = 1_000_000
 _MAX_DELAY: Final = 10 * 365 * 86_400
 """The longest delay of a job, in seconds: about ten years."""
+_AWAY_SECONDS: Final = 10.0
+"""How long a use of the queues tries to reach a database that was there before, in seconds."""
+_AWAY_PAUSE: Final = 0.25
 _RESULT_INTERVAL: Final = 0.02
 """How often the results of waiting callers are looked up, in seconds."""
 _ENDED: Final = frozenset({state for state in JobState if state.is_terminal})
@@ -86,7 +89,8 @@ _MAX_DAMAGED: Final = 100
 class Engine:
     """Queues jobs and finds them again, from any process. Use it as an async context manager.
 
-    Every method raises a `ClusterError` when the SQLite file of the queues is damaged or cannot be opened.
+    Every method raises a `ClusterError` when the SQLite file of the queues is damaged or cannot be opened, and `DatabaseUnavailable`
+    when the database is away, busy or full for longer than ten seconds.
 
     Args:
         database: the database of the cluster.
@@ -111,14 +115,19 @@ class Engine:
     def _open(self) -> None:
         if self._client is None:
             prepare_tables(self._database)
-            self._client = DBOSClient(
+            client = DBOSClient(
                 system_database_url=self._database.engine_url,
                 serializer=JsonSerializer(),
                 application_name=APPLICATION,
                 lazy=True,
             )
-            refuse_other_formats(self._client._sys_db)
-            forget_strange_versions(self._client._sys_db)
+            try:
+                refuse_other_formats(client._sys_db)
+                forget_strange_versions(client._sys_db)
+            except BaseException:
+                client.destroy()
+                raise
+            self._client = client
 
     async def aclose(self) -> None:
         """Close connections. Idempotent; callers of `wait` are cancelled."""
@@ -140,8 +149,22 @@ class Engine:
         return self._client
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
-        with as_engine_errors(self._database):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        """Run a function in a thread, again while the database is away: it may have been carried out, and has to expect that.
+
+        Raises:
+            DatabaseUnavailable: the database is away for too long.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _AWAY_SECONDS
+        while True:
+            try:
+                with as_engine_errors(self._database):
+                    return await loop.run_in_executor(self._threads, function)
+            except DatabaseUnavailable as error:
+                if loop.time() >= deadline or self._client is None:  # while it opens, its caller tries again
+                    raise
+                logger.debug("the database of the queues is tried again: %s", error)
+            await asyncio.sleep(_AWAY_PAUSE)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -327,9 +350,14 @@ class Engine:
         note = partial(self.client.update_workflow_attributes, engine_id(kind, job_id), {SPARED: is_spared}, merge=True)
         await self._in_thread(note)
 
-    async def release_dead(self, worker: str) -> int:
-        """Put the jobs of a worker that has died back into their queues; return how many were. The caller holds its lock."""
-        return await self._in_thread(lambda: release_jobs_of_dead(self.client._sys_db, worker))
+    async def release_dead(self, worker: str, *, counts: bool) -> int:
+        """Put the jobs of a worker that has died back into their queues; return how many were. The caller holds its lock.
+
+        Args:
+            worker: the name of the worker.
+            counts: whether its death is counted for the jobs.
+        """
+        return await self._in_thread(lambda: release_jobs_of_dead(self.client._sys_db, worker, counts=counts))
 
     async def list_ended(
         self, kind: JobKind, *, prefix: str = "", after: datetime | None = None, before: datetime | None = None
@@ -747,9 +775,14 @@ class EngineWorker:
             put_aside_open(self._system)
         return names
 
-    def release_dead(self, worker: str) -> int:
-        """Put the jobs of a worker that has died back into their queues, and count its death; return how many were."""
-        count = release_jobs_of_dead(self._system, worker)
+    def release_dead(self, worker: str, *, counts: bool) -> int:
+        """Put the jobs of a worker that has died back into their queues; return how many were.
+
+        Args:
+            worker: the name of the worker.
+            counts: whether its death is counted for the jobs.
+        """
+        count = release_jobs_of_dead(self._system, worker, counts=counts)
         if count:
             self._signal.wake()
         return count
@@ -831,27 +864,23 @@ def _list_running(system: Any, worker: str) -> Sequence[WorkRow]:
     return read_work(system, is_of_application(system), table.c.status == "PENDING", table.c.executor_id == worker)
 
 
-def release_jobs_of_dead(system: Any, worker: str) -> int:
+def release_jobs_of_dead(system: Any, worker: str, *, counts: bool) -> int:
     """Put the jobs of a worker that has died back into their queues; return how many were.
 
     The caller holds the lock of the worker, so no other process does the same.
+
+    Args:
+        system: DBOS's access to its tables.
+        worker: the name of the worker.
+        counts: whether its death is counted for the jobs. Not if the server has restarted since the worker last reached it: it may
+            have left because of that.
     """
-    server_start, count = _start_of_server(system), 0
+    count = 0
     for row in _list_running(system, worker):
         if row.problem:
             put_aside(system, row)
             continue
-        # When the server has restarted since, the worker may have left because it could not reach it.
-        if (row.started_at or 0) >= server_start and not row.is_spared:
+        if counts and not row.is_spared:
             system.update_workflow_attributes(row.id, {DEATHS: row.deaths + 1}, merge=True)
         count += system.reenqueue_for_recovery(row.id, [worker], _LOST_QUEUE)
     return count
-
-
-def _start_of_server(system: Any) -> int:
-    """Return when the server of the database has started, in milliseconds since 1970; 0 without a server."""
-    if system.engine.dialect.name != "postgresql":
-        return 0
-    with system.engine.begin() as connection:
-        found = connection.exec_driver_sql("SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint")
-        return int(found.scalar_one())

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import install_hint
 from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.service.cluster.dbos_binding import as_engine_errors
 from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote, WorkSignal
 
 
@@ -60,11 +61,16 @@ def _needing_postgres() -> Iterator[None]:
 
 
 def read_live_notes(database: ClusterDatabase) -> Sequence[WorkerNote]:
-    """Return the notes of the live workers of a database."""
+    """Return the notes of the live workers of a database.
+
+    Raises:
+        DatabaseUnavailable: the database is away.
+    """
     locks = open_locks(database)
     try:
-        locks.connect()
-        return locks.live_notes()
+        with as_engine_errors(database):
+            locks.connect()
+            return locks.live_notes()
     finally:
         locks.close()
 
@@ -117,6 +123,10 @@ class FileLocks(WorkerLocks):
 
     def erase_note(self, name: str) -> None:
         """Do nothing: the note goes with the file."""
+
+    def has_missed_restart(self, name: str) -> bool:  # noqa: ARG002  # of the contract
+        """Return False: there is no server."""
+        return False
 
     def live_notes(self) -> Sequence[WorkerNote]:
         """Return the notes in the files that are locked."""

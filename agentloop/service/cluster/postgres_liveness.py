@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
+from attrs import evolve
 
 from agentloop.service.cluster.worker_locks import WORK_CHANNEL, WorkerLocks, WorkerNote, WorkSignal
 
@@ -80,7 +81,8 @@ class PostgresLocks(WorkerLocks):
         self._open.execute("SELECT pg_advisory_unlock(%s)", (_number_of(name),))
 
     def write_note(self, note: WorkerNote) -> None:
-        """Store the note in the table of workers."""
+        """Store the note in the table of workers, with the start of the server."""
+        note = evolve(note, server=self._start_of_server())
         self._open.execute(
             "INSERT INTO agentloop_cluster.workers VALUES (%s, %s, %s) "
             "ON CONFLICT (name) DO UPDATE SET note = excluded.note",
@@ -90,6 +92,16 @@ class PostgresLocks(WorkerLocks):
     def erase_note(self, name: str) -> None:
         """Remove the note from the table of workers."""
         self._open.execute("DELETE FROM agentloop_cluster.workers WHERE name = %s", (name,))
+
+    def has_missed_restart(self, name: str) -> bool:
+        """Compare the start of the server in the note with the present one: both are of one clock, whatever the workers' show."""
+        rows = self._open.execute("SELECT note FROM agentloop_cluster.workers WHERE name = %s", (name,)).fetchall()
+        notes = [note for (text,) in rows for note in [WorkerNote.from_text(text)] if note is not None]
+        return any(note.server != self._start_of_server() for note in notes)
+
+    def _start_of_server(self) -> str:
+        row = self._open.execute("SELECT extract(epoch FROM pg_postmaster_start_time())::text").fetchone()
+        return "" if row is None else str(row[0])
 
     def live_notes(self) -> Sequence[WorkerNote]:
         """Return the notes of the workers whose advisory locks are held."""

@@ -9,21 +9,29 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.exits import secrets_of
 from agentloop.durable.journal import Journal
 from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.durable.opening import open_journal
-from agentloop.errors import ConfigurationError, DatabaseLost, InvalidParameter
+from agentloop.errors import (
+    ConfigurationError,
+    DatabaseLost,
+    DatabaseUnavailable,
+    InvalidParameter,
+    JournalBusy,
+    JournalFull,
+)
 from agentloop.executors.forwarding import innermost_executor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.dependencies import with_dependencies
 from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.service.cluster.dbos_binding import as_engine_errors
 from agentloop.service.cluster.deletions import DeletionSweep
 from agentloop.service.cluster.engine import Engine, EngineWorker
 from agentloop.service.cluster.executions import ExecutionJobs, Retention, StartRequest, execution_of_job, forget_calls
@@ -35,12 +43,16 @@ from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote
 from agentloop.values.secrets import Secret
 from agentloop.values.time_and_ids import SystemClock
 
+T = TypeVar("T")
+
 logger: logging.Logger = logging.getLogger("agentloop.cluster")
 
 DEFAULT_AGENT = "default"
 """The name of the agent of a worker that has one agent without a name."""
 _WATCH_INTERVAL = 1.0
 """How often a worker looks for workers that have died, in seconds."""
+_REACH_PAUSE = 0.25
+"""The time between attempts of a worker that starts to reach its database, in seconds."""
 _GRACE = 5.0
 """How long a worker that was cut off judges nobody, in seconds: its peers may not have connected again yet."""
 
@@ -134,7 +146,7 @@ class Worker:
 
         Raises:
             ConfigurationError: a live worker has the same name.
-            JournalError: the file is no journal, or the database cannot be reached when the worker starts.
+            JournalError: the file is no journal, or the database cannot be reached for `lost_after` seconds when the worker starts.
             ClusterError: the file of the queues is damaged or cannot be opened.
             DatabaseLost: the database could not be reached for too long, or another worker took the name meanwhile.
         """
@@ -142,20 +154,47 @@ class Worker:
             journal = open_journal(self._database.location, **self._journal_options)
             stack.push_async_callback(journal.aclose)
             # The journal says what is wrong with a file or a server; the engine would create its tables beside any file.
-            await journal.list(limit=1)
-            engine = await stack.enter_async_context(Engine(self._database))
+            await self._until_reached(partial(journal.list, limit=1))
+            engine = await stack.enter_async_context(await self._until_reached(self._open_engine))
             # Locks belong to one thread at a time: this one starts before the watch and ends after it.
             locks = open_locks(self._database)
-            await asyncio.to_thread(self._register, locks)
+            has_missed_restart = await self._until_reached(partial(asyncio.to_thread, self._register, locks))
             stack.push_async_callback(asyncio.to_thread, self._unregister, locks)
             # A worker that is started again under its name continues what the process before it ran.
-            await engine.release_dead(self.name)
+            await engine.release_dead(self.name, counts=not has_missed_restart)
             agents = {name: self._bound(name, loop, journal) for name, loop in self._agents.items()}
             for loop in agents.values():
                 await stack.enter_async_context(loop)
             await self._work(engine, locks, agents, journal)
         if self._lost:
             raise DatabaseLost(self._lost)
+
+    async def _open_engine(self) -> Engine:
+        engine = Engine(self._database)
+        try:
+            return await engine.__aenter__()
+        except BaseException:
+            await engine.aclose()
+            raise
+
+    async def _until_reached(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Carry out an action of the start, again while the database is away, for as long as a worker that runs would wait for it.
+
+        Raises:
+            JournalError: the journal is busy or full for too long.
+            DatabaseUnavailable: the database is away for too long.
+        """
+        deadline, has_told = time.monotonic() + self._lost_after, False
+        while True:
+            try:
+                return await action()
+            except (JournalBusy, JournalFull, DatabaseUnavailable) as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not has_told:
+                    has_told = True
+                    logger.warning("worker %s waits for its database: %s: %s", self.name, type(error).__name__, error)
+            await asyncio.sleep(_REACH_PAUSE)
 
     async def started(self) -> None:
         """Wait until the worker takes work."""
@@ -180,12 +219,24 @@ class Worker:
             started=time.time(),
         )
 
-    def _register(self, locks: WorkerLocks) -> None:
-        locks.connect()
-        if not locks.take(self.name):
+    def _register(self, locks: WorkerLocks) -> bool:
+        """Take the lock; return whether the server has restarted since a worker of this name wrote its note.
+
+        Raises:
+            ConfigurationError: a live worker has the name.
+            DatabaseUnavailable: the database is away; the lock is not taken.
+        """
+        try:
+            with as_engine_errors(self._database):
+                locks.connect()
+                if not locks.take(self.name):
+                    raise refuse_second_worker(self.name)  # noqa: TRY301  # the locks are closed as after any error
+                has_missed_restart = locks.has_missed_restart(self.name)
+                locks.write_note(self._note)
+                return has_missed_restart
+        except BaseException:
             locks.close()
-            raise refuse_second_worker(self.name)
-        locks.write_note(self._note)
+            raise
 
     def _unregister(self, locks: WorkerLocks) -> None:
         with suppress(Exception):  # the database may be away, and the lock ends in any case
@@ -410,7 +461,7 @@ class Watch:
             if name == self._note.name or not self._locks.take(name):
                 continue
             try:
-                count = self._worker.release_dead(name)
+                count = self._worker.release_dead(name, counts=not self._locks.has_missed_restart(name))
                 logger.warning("worker %s has died; %d of its jobs are taken over", name, count)
                 self._locks.erase_note(name)
             finally:

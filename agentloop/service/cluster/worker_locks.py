@@ -32,6 +32,7 @@ class WorkerNote(Value):
         host: the machine.
         process: the id of its process.
         started: when it started, in seconds since 1970.
+        server: which start of the database's server it has seen, as that server names it; empty without a server.
     """
 
     name: str
@@ -42,10 +43,11 @@ class WorkerNote(Value):
     host: str = ""
     process: int = 0
     started: float = 0.0
+    server: str = ""
 
     def to_text(self) -> str:
         """Return the note as a JSON object."""
-        names = ("name", "version", "agents", "executions", "tools", "host", "process", "started")
+        names = ("name", "version", "agents", "executions", "tools", "host", "process", "started", "server")
         return json.dumps({name: getattr(self, name) for name in names})
 
     @classmethod
@@ -62,6 +64,7 @@ class WorkerNote(Value):
                     "host": str(host),
                     "process": int(process),
                     "started": int() | float() as started,
+                    "server": str(server),
                 } if all(isinstance(agent, str) for agent in agents):
                     return cls(
                         name=name,
@@ -72,6 +75,7 @@ class WorkerNote(Value):
                         host=host,
                         process=process,
                         started=started,
+                        server=server,
                     )
         except ValueError:  # no JSON
             pass
@@ -104,6 +108,10 @@ class WorkerLocks(ABC):
     @abstractmethod
     def erase_note(self, name: str) -> None:
         """Remove the note of a worker."""
+
+    @abstractmethod
+    def has_missed_restart(self, name: str) -> bool:
+        """Return whether the server of the database has restarted since a worker wrote its note: it may have left because of that."""
 
     @abstractmethod
     def live_notes(self) -> Sequence[WorkerNote]:

@@ -12,11 +12,19 @@ from typing import Any
 import psycopg
 import pytest
 from dbos._sys_db import SystemDatabase
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from agentloop.service.cluster import Cluster
+from agentloop import AgentLoop, ScriptedInference
+from agentloop.errors import AgentLoopError, DatabaseUnavailable, JournalBusy
+from agentloop.service.cluster import Cluster, Worker
+from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import ExecutionJobs
-from agentloop.service.cluster.jobs import RunningJob
+from agentloop.service.cluster.jobs import Job, JobKind, RunningJob
+from agentloop.service.cluster.postgres_liveness import PostgresLocks
+from agentloop.service.cluster.rows import DEATHS
+from agentloop.service.cluster.worker_locks import WorkerNote
 from agentloop.values import ExecutionStatus
 from tests.limits import LONGEST
 from tests.postgres import PostgresServer, TcpProxy
@@ -175,3 +183,110 @@ async def test_a_worker_that_is_started_again_under_its_name_counts_the_deaths_o
 
     assert state.errors[-1].type == "TooManyRecoveries"
     assert agents.ledger().count("died") == 2
+
+
+@pytest.mark.parametrize("started_at", [1, 4_000_000_000_000], ids=["a clock far behind", "a clock far ahead"])
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_death_is_counted_whatever_the_clock_of_the_machine_showed(
+    postgres_url: str, started_at: int, *, counts: bool
+) -> None:
+    """The job has the time of the worker's machine, which is compared with no other one."""
+    async with Engine(ClusterDatabase.parse(postgres_url)) as engine:
+        await engine.enqueue(Job(id="start:e", kind=JobKind.EXECUTION, agent=AGENT, payload={}))
+        system = engine.client._sys_db
+        table = system.tables.workflow_status
+        with system.engine.begin() as connection:
+            taken = {"status": "PENDING", "executor_id": "gone", "started_at_epoch_ms": started_at}
+            connection.execute(table.update().values(**taken))
+        assert await engine.release_dead("gone", counts=counts) == 1
+        with system.engine.begin() as connection:
+            (row,) = connection.execute(table.select()).mappings()
+    assert (row["attributes"] or {}).get(DEATHS, 0) == int(counts)
+
+
+def test_a_worker_that_left_before_a_restart_of_the_server_is_known(own_postgres: PostgresServer) -> None:
+    """Its note names the start of the server that it has seen: the server's own word, and no time of the worker's machine."""
+    gone, other = PostgresLocks(own_postgres.url), PostgresLocks(own_postgres.url)
+    for name, locks in (("gone", gone), ("other", other)):
+        locks.connect()
+        assert locks.take(name)
+        assert not locks.has_missed_restart(name)
+        locks.write_note(WorkerNote(name=name, started=4e9))
+        assert not locks.has_missed_restart(name)
+    own_postgres.stop()
+    own_postgres.start()
+    with pytest.raises(psycopg.Error):
+        other.connect()
+    assert other.connect()
+    assert other.has_missed_restart("gone")
+    assert other.has_missed_restart("other")
+    other.write_note(WorkerNote(name="other"))
+    assert not other.has_missed_restart("other")
+    other.close()
+    with pytest.raises(psycopg.Error):
+        gone.connect()
+
+
+async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
+    own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so, and takes work as soon as the server is there."""
+    own_postgres.stop()
+    worker = Worker(AgentLoop.for_model(ScriptedInference("Hello.")), own_postgres.url, lost_after=LONGEST)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: "waits for its database" in caplog.text)
+    assert not running.done()
+    await asyncio.to_thread(own_postgres.start)
+    await asyncio.wait_for(worker.started(), LONGEST)
+    async with Cluster(own_postgres.url) as cluster:
+        state = await cluster.result(await cluster.submit("default", "Hi.", execution_id="e"), timeout=LONGEST)
+    assert state.final_text == "Hello."
+    await worker.drain()
+    await running
+
+
+async def test_what_a_cluster_raises_while_its_server_is_away_is_ours(
+    own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No error of a driver comes out; each method works again when the server is back, as does one that waited for it."""
+    monkeypatch.setattr("agentloop.service.cluster.engine._AWAY_SECONDS", 0.3)
+    async with Cluster(own_postgres.url) as cluster:
+        await cluster.submit("default", "Hi.", execution_id="e")
+        own_postgres.stop()
+        for method in (
+            partial(cluster.submit, "default", "Hi.", execution_id="f"),
+            cluster.status,
+            cluster.schedules,
+            partial(cluster.limit_queue, "q", concurrency=1),
+        ):
+            with pytest.raises((DatabaseUnavailable, JournalBusy)):
+                await method()
+        with pytest.raises(AgentLoopError):
+            async with Cluster(own_postgres.url):
+                pass
+        monkeypatch.setattr("agentloop.service.cluster.engine._AWAY_SECONDS", LONGEST)
+        submitting = asyncio.create_task(cluster.submit("default", "Hi.", execution_id="f"))
+        await asyncio.to_thread(own_postgres.start)
+        assert await submitting == "f"
+        assert len((await cluster.status()).queues) == 1
+    own_postgres.stop()
+    with pytest.raises(JournalBusy):
+        await Worker(AgentLoop.for_model(ScriptedInference("Hello.")), own_postgres.url, lost_after=0.3).run()
+
+
+async def test_a_full_file_of_the_queues_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite refuses what needs more pages; the job is queued once there is space."""
+    monkeypatch.setattr("agentloop.service.cluster.engine._AWAY_SECONDS", 0.3)
+    async with Engine(ClusterDatabase.parse(tmp_path / "a.db")) as engine:
+        large, limits = {"text": "x" * 500_000}, [1, 2**30]
+
+        @event.listens_for(engine.client._sys_db.engine, "begin")
+        def limit(connection: Any) -> None:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {limits[0]}")
+
+        job = Job(id="start:e", kind=JobKind.EXECUTION, agent=AGENT, payload=large)
+        with pytest.raises(DatabaseUnavailable, match="full"):
+            await engine.enqueue(job)
+        limits.pop(0)
+        await engine.enqueue(job)
+        assert await engine.payload_of("start:e") == large
