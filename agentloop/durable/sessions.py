@@ -38,8 +38,9 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id
 from agentloop.values.run_requests import Identity, principal_of, request_extensions
-from agentloop.values.state import AgentState, initial_prompt
+from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import initial_prompt
 from agentloop.values.time_and_ids import Clock, RandomIds, SystemClock
 
 _LOG = logging.getLogger("agentloop.loop")

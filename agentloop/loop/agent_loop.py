@@ -67,8 +67,9 @@ from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.reprs import Summarized, bounded_repr
 from agentloop.values.run_requests import REQUEST, Identity, begin_request, principal_of, request_of
 from agentloop.values.secrets import as_key
-from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt
+from agentloop.values.state import AgentState, Output_co
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import SystemPrompt, initial_prompt
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import Effect
 
@@ -786,13 +787,14 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 )
             begin.check_asks_for(state)
             return await self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
-        state = begin_execution(self, Summary.forget_replaced(state))
         if execution_id and self.journal is not None and self._parent_scope is None:
             check_execution_id(execution_id)
+        state = Summary.forget_replaced(state)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
         asked = None if self._parent_scope is None else self._parent_scope.request
         if asked is not None or begin.principal is not None or REQUEST in state.extensions:
             state = begin_request(state, asked, begin.principal)
+        state = begin_execution(self, state)  # a function of the system prompt can know who asks
         if log is not None:
             journaling().describe_origin(log, self, state)
         return await self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read, log=log)

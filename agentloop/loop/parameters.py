@@ -28,7 +28,7 @@ from agentloop.values.bounds import Bounds
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
 from agentloop.values.run_requests import Identity
-from agentloop.values.state import SystemPrompt
+from agentloop.values.system_prompts import SystemPrompt, as_prompt_function
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.visible_text import escape_invisible
 
@@ -209,8 +209,7 @@ def as_prompt(prompt: Any) -> SystemPrompt:
     """Return instructions, or the function that returns them."""
     if not isinstance(prompt, str) and not callable(prompt):
         raise InvalidParameter(f"the system prompt is a text or a function of the state, not {_describe(prompt)}")
-    checked: SystemPrompt = prompt
-    return checked
+    return as_prompt_function(prompt)
 
 
 def as_output_checks(checks: object) -> Sequence[object]:
