@@ -30,7 +30,8 @@ class CanCompileMessages(ABC):
     - Within an execution, the messages after a step extend those before it, except where a new epoch starts; the
       documentation of the compiler says when that is (law 13).
 
-    `one | other` composes compilers: each one sees a state whose conversation is what the one before shows.
+    `one | other` composes compilers: each one sees a state whose conversation is what the one before shows. `principal_of(state)`
+    returns who asks for the execution.
     """
 
     @abstractmethod

@@ -37,8 +37,10 @@ from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id
-from agentloop.values.state import AgentState, initial_prompt
+from agentloop.values.run_requests import Identity, principal_of, request_extensions
+from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import initial_prompt
 from agentloop.values.time_and_ids import Clock, RandomIds, SystemClock
 
 _LOG = logging.getLogger("agentloop.loop")
@@ -137,7 +139,7 @@ class SessionQueue:
         clock: Clock,
         *,
         agent: str = "",
-        principal: str = "",
+        principal: Identity | None = None,
         extensions: JsonObject = EMPTY_OBJECT,
     ) -> None:
         """Accept a message; it is durable when this returns, and waits behind those that were accepted before.
@@ -147,7 +149,7 @@ class SessionQueue:
             execution_id: the execution that it begins; the same id again is the same message.
             clock: the source of the time.
             agent: the name of the agent that is to run the execution; empty for any.
-            principal: who sends it, for the record.
+            principal: who asks for the execution; None for who does so in the extensions, or for nobody.
             extensions: what the state of the execution holds besides its conversation.
 
         Raises:
@@ -160,11 +162,13 @@ class SessionQueue:
             execution_id=self.agent_id,
             kind=CommandKind.MESSAGE,
             message=message,
-            principal=principal,
+            principal="" if principal is None else principal.name,
             posted_at=clock.now(),
             begins=execution_id,
             agent=agent,
-            extensions=extensions,
+            extensions=extensions
+            if principal is None
+            else {**extensions, **request_extensions(execution_id, principal)},
         )
         await self.journal.post(command)
 
@@ -307,6 +311,7 @@ async def open_turn(
     run: RunTurn,
     *,
     dependencies: object = None,
+    principal: Identity | None = None,
     log: ExecutionLog | None = None,
 ) -> AsyncIterator[tuple[AgentState, str, ExecutionLog]]:
     """Accept a message of a session, unless it was accepted before, and wait for its turn.
@@ -321,6 +326,7 @@ async def open_turn(
         execution_id: the execution that the message begins; a new id by default.
         run: runs an execution to its end.
         dependencies: objects for tools, for a turn that is recovered.
+        principal: who asks; None for who asked when the message was accepted, or for nobody.
         log: the log of the execution, which has claimed it; None if it is not claimed.
 
     Yields:
@@ -339,7 +345,7 @@ async def open_turn(
         execution_id = execution_id or loop.ids.new_id("execution")
         if log is None:
             log = await _claim(queue, execution_id, loop)
-        turn = _Turn(queue, loop, execution_id, run, dependencies)
+        turn = _Turn(queue, loop, execution_id, run, dependencies, principal)
         await turn.accept(message)
         yield await turn.wait(), execution_id, log
         await turn.leave()
@@ -385,6 +391,7 @@ class _Turn:
         execution_id: the execution that the message begins.
         run: runs an execution to its end.
         dependencies: objects for tools.
+        principal: who asks; None for who asked when the message was accepted, or for nobody.
         is_new: whether this process has accepted the message, and may take it back.
     """
 
@@ -393,6 +400,7 @@ class _Turn:
     execution_id: str
     run: RunTurn
     dependencies: object
+    principal: Identity | None
     is_new: bool = field(default=False, init=False)
 
     async def accept(self, message: Message) -> None:
@@ -401,8 +409,11 @@ class _Turn:
         # Noted first: it is taken back, too, if the caller leaves while the journal takes it.
         self.is_new = accepted is None
         if accepted is None:
-            await self.queue.add(message, self.execution_id, self.loop.clock)
-        elif accepted.message != message:
+            await self.queue.add(message, self.execution_id, self.loop.clock, principal=self.principal)
+        elif accepted.message != message or self.principal not in {
+            None,
+            principal_of(waiting_state(accepted)),
+        }:
             raise JournalConflict(f"another message of the session waits to begin execution {self.execution_id!r}")
 
     async def wait(self) -> AgentState:

@@ -65,10 +65,11 @@ from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.reprs import Summarized, bounded_repr
-from agentloop.values.run_requests import REQUEST, begin_request, request_of
+from agentloop.values.run_requests import REQUEST, Identity, begin_request, principal_of, request_of
 from agentloop.values.secrets import as_key
-from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt
+from agentloop.values.state import AgentState, Output_co
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import SystemPrompt, initial_prompt
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import Effect
 
@@ -84,6 +85,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
+
+
+@frozen
+class Beginning:
+    """What an execution begins with, as the ways to run a loop take it.
+
+    Attributes:
+        input: the input.
+        execution_id: the id; None for a new one.
+        dependencies: what tools receive; None for the dependencies of the loop.
+        principal: who asks; None for who is recorded in a state, or for nobody.
+    """
+
+    input: Input
+    execution_id: str | None
+    dependencies: Any
+    principal: Identity | None = field(default=None, converter=checks.as_principal)
+
+    def check_asks_for(self, state: AgentState) -> None:
+        """Check that the principal, if there is one, has begun the execution of a state.
+
+        Raises:
+            ContractViolation: another one has, or nobody is known.
+        """
+        known = principal_of(state)
+        if self.principal is not None and str(known or "") != str(self.principal):
+            begun = "without a principal" if known is None else f"for {known}"
+            raise ContractViolation(
+                f"the execution {state.execution_id} was begun {begun}; it cannot go on for {self.principal}"
+            )
 
 
 # Without slots, which would be listed once more in its help.
@@ -274,53 +305,81 @@ class AgentLoop(Summarized, Generic[Output_co]):
     # --- running ------------------------------------------------------------------------------------------------
 
     async def run(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> Output_co:
         """Run an execution to its end and return the final answer, of `output_type`; any other end raises an `ExecutionError` with its state."""
-        state = (
-            await self.execute(input, execution_id=execution_id, dependencies=dependencies, session=session)
-        ).raise_for_status()
+        begin = Beginning(input, execution_id, dependencies, principal)
+        state = (await _execute(self, begin, session)).raise_for_status()
         check_answer_type(self, state)
         return state.output
 
     async def execute(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Run an execution to its end and return its final state: completed, stopped, failed or suspended.
 
         Raises:
             InvalidDependencies, ToolDefinitionError, DecisionError, ConfigurationError, JournalError: it cannot begin, or not be recorded.
         """
-        if session is not None:
-            return await _take_turn(self, session, input, execution_id, dependencies)
-        return await _run_to_end(lambda: self._start(input, execution_id, dependencies))
+        return await _execute(self, Beginning(input, execution_id, dependencies, principal), session)
 
     async def iterate(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> AsyncGenerator[AgentState[Output_co], None]:
         """Run an execution and yield the state after each step, recorded if there is a journal, then the final state; see `execute`."""
+        begin, log = Beginning(input, execution_id, dependencies, principal), None
         async with AsyncExitStack() as stack:
-            given, log = input, None
             if session is not None:
-                turn = _open_turn(self, session, input, execution_id, dependencies)
-                given, execution_id, log = await stack.enter_async_context(turn)
-            run = await self._start(given, execution_id, dependencies, log=log)
+                state, begun_id, log = await stack.enter_async_context(_open_turn(self, session, begin))
+                begin = Beginning(state, begun_id, dependencies)
+            run = await self._start(begin, log=log)
             states = await stack.enter_async_context(aclosing(run.states()))
             async for state in states:
                 await run.recording.flush()  # the caller can act on the state, so its records have to be durable
                 yield state
 
     def stream(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> EventStream[Output_co]:
         """Run an execution as a stream of its events and those of its sub-agents; the final state is `stream.state`; see `execute`."""
-        return self._stream(input, execution_id, dependencies, session)[1]
+        return self._stream(Beginning(input, execution_id, dependencies, principal), session)[1]
 
     def stream_text(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> TextStream[Output_co]:
         """Run an execution as a stream of the text that its model writes; the final answer is `stream.output`; see `TextStream`."""
-        return TextStream(*self._stream(input, execution_id, dependencies, session, is_read=True))
+        begin = Beginning(input, execution_id, dependencies, principal)
+        return TextStream(*self._stream(begin, session, is_read=True))
 
     async def resume(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
@@ -358,11 +417,17 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return await _run_to_end(lambda: self._bind(resumed, dependencies, resumed=True, log=log), log)
 
     async def recover(
-        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+        self,
+        execution_id: str,
+        *,
+        in_doubt: InDoubt | str | None = None,
+        dependencies: Any = None,
+        principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Continue an interrupted execution from its journal, or return the state of one that has ended; `UnknownExecution` without one."""
         if self.journal is None:
             raise ConfigurationError("recovering an execution needs a journal: AgentLoop(…, journal=…)")
+        begin = Beginning("", execution_id, dependencies, principal)
         require("an execution id", execution_id, str, "a text")
         policy = self.in_doubt if in_doubt is None else checks.as_in_doubt(in_doubt)
         check = partial(self._check_dependencies, dependencies)
@@ -375,19 +440,22 @@ class AgentLoop(Summarized, Generic[Output_co]):
             answers=self._answers,
             outer_claims=self._outer_claims,
         )
-        if log is None:
-            return read_answer(self, state)
-        # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.
-        at_start = state.step_count == 0
-        return await _run_to_end(lambda: self._bind(state, dependencies, resumed=True, at_start=at_start, log=log), log)
+        return await _go_on(self, state, begin, log)
 
     async def get_or_start(
-        self, input: Input, execution_id: str, *, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        execution_id: str,
+        *,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Run the execution of an id once, from any process: start it, continue it, or return its state; `JournalConflict` while it runs."""
         if self.journal is None:
             raise ConfigurationError("get_or_start finds executions by their ids in a journal: AgentLoop(…, journal=…)")
         check_execution_id(require("an execution id", execution_id, str, "a text"))
+        begin = Beginning(input, execution_id, dependencies, principal)
         check = partial(self._check_dependencies, dependencies)
         state, log = await journaling().open_or_reopen(
             self.journal,
@@ -398,56 +466,93 @@ class AgentLoop(Summarized, Generic[Output_co]):
             answers=self._answers,
             outer_claims=self._outer_claims,
         )
-        if state is not None and log is None:
-            return read_answer(self, state)
-        if state is None and session is not None:
-            return await _take_turn(self, session, input, execution_id, dependencies, log=log)
         if state is None:
-            return await _run_to_end(lambda: self._start(input, execution_id, dependencies, log=log), log)
-        at_start = state.step_count == 0
-        return await _run_to_end(lambda: self._bind(state, dependencies, resumed=True, at_start=at_start, log=log), log)
+            return await _execute(self, begin, session, log)
+        return await _go_on(self, state, begin, log)
 
     # --- running without an event loop --------------------------------------------------------------------------
 
     def run_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> Output_co:
         """Do what `run` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end(
-            "run_sync", lambda: self.run(input, execution_id=execution_id, dependencies=dependencies, session=session)
+            "run_sync",
+            lambda: self.run(
+                input, execution_id=execution_id, dependencies=dependencies, session=session, principal=principal
+            ),
         )
 
     def execute_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Do what `execute` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end(
             "execute_sync",
-            lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies, session=session),
+            lambda: self.execute(
+                input, execution_id=execution_id, dependencies=dependencies, session=session, principal=principal
+            ),
         )
 
     def iterate_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> Iterator[AgentState[Output_co]]:
         """Do what `iterate` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return iterate(
             "iterate_sync",
-            lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies, session=session),
+            lambda: self.iterate(
+                input, execution_id=execution_id, dependencies=dependencies, session=session, principal=principal
+            ),
         )
 
     def stream_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> SyncEventStream[Output_co]:
         """Do what `stream` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
-        stream = self.stream(input, execution_id=execution_id, dependencies=dependencies, session=session)
-        return SyncEventStream(stream)
+        return SyncEventStream(
+            self.stream(
+                input, execution_id=execution_id, dependencies=dependencies, session=session, principal=principal
+            )
+        )
 
     def stream_text_sync(
-        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        *,
+        execution_id: str | None = None,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> SyncTextStream[Output_co]:
         """Do what `stream_text` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return SyncTextStream(
-            self.stream_text(input, execution_id=execution_id, dependencies=dependencies, session=session)
+            self.stream_text(
+                input, execution_id=execution_id, dependencies=dependencies, session=session, principal=principal
+            )
         )
 
     def resume_sync(
@@ -457,20 +562,34 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return run_to_end("resume_sync", lambda: self.resume(state, decisions, dependencies=dependencies))
 
     def get_or_start_sync(
-        self, input: Input, execution_id: str, *, dependencies: Any = None, session: str | None = None
+        self,
+        input: Input,
+        execution_id: str,
+        *,
+        dependencies: Any = None,
+        session: str | None = None,
+        principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Do what `get_or_start` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end(
             "get_or_start_sync",
-            lambda: self.get_or_start(input, execution_id, dependencies=dependencies, session=session),
+            lambda: self.get_or_start(
+                input, execution_id, dependencies=dependencies, session=session, principal=principal
+            ),
         )
 
     def recover_sync(
-        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+        self,
+        execution_id: str,
+        *,
+        in_doubt: InDoubt | str | None = None,
+        dependencies: Any = None,
+        principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Do what `recover` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end(
-            "recover_sync", lambda: self.recover(execution_id, in_doubt=in_doubt, dependencies=dependencies)
+            "recover_sync",
+            lambda: self.recover(execution_id, in_doubt=in_doubt, dependencies=dependencies, principal=principal),
         )
 
     def as_tool(
@@ -645,33 +764,22 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return AgentState.start(input, system_prompt=initial_prompt(self.system_prompt), clock=self.clock, ids=self.ids)
 
     def _stream(
-        self, input: Input, execution_id: str | None, dependencies: Any, session: str | None, *, is_read: bool = False
+        self, begin: Beginning, session: str | None, *, is_read: bool = False
     ) -> tuple[str, EventStream[Output_co]]:
         """Return the id of the agent, and the stream of its execution."""
-        given = self._state_from(input) if session is None else input
+        if session is None:
+            begin = evolve(begin, input=self._state_from(begin.input))
+        given = begin.input
         agent_id = given.agent_id if isinstance(given, AgentState) else sessions().agent_of_session(session or "")
+        return agent_id, EventStream(agent_id, self.events, lambda: _execute(self, begin, session, is_read=is_read))
 
-        async def run() -> AgentState:
-            if session is not None:
-                return await _take_turn(self, session, given, execution_id, dependencies, is_read=is_read)
-            return await _run_to_end(lambda: self._start(given, execution_id, dependencies, is_read=is_read))
-
-        return agent_id, EventStream(agent_id, self.events, run)
-
-    async def _start(
-        self,
-        input: Input,
-        execution_id: str | None,
-        dependencies: Any,
-        *,
-        is_read: bool = False,
-        log: ExecutionLog | None = None,
-    ) -> Run:
+    async def _start(self, begin: Beginning, *, is_read: bool = False, log: ExecutionLog | None = None) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
+        execution_id, dependencies = begin.execution_id, begin.dependencies
         self._check_dependencies(dependencies)
         if execution_id is not None:
             require("an execution id", execution_id, str, "a text")
-        state = self._state_from(input)
+        state = self._state_from(begin.input)
         if state.status is ExecutionStatus.SUSPENDED:
             keys = ", ".join(call.key for call in state.pending)
             raise DecisionError(f"this state waits for decisions about {keys}; pass them to AgentLoop.resume")
@@ -680,14 +788,16 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 raise ContractViolation(
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
+            begin.check_asks_for(state)
             return await self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
-        state = begin_execution(self, Summary.forget_replaced(state))
         if execution_id and self.journal is not None and self._parent_scope is None:
             check_execution_id(execution_id)
+        state = Summary.forget_replaced(state)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
         asked = None if self._parent_scope is None else self._parent_scope.request
-        if asked is not None or REQUEST in state.extensions:
-            state = begin_request(state, asked)
+        if asked is not None or begin.principal is not None or REQUEST in state.extensions:
+            state = begin_request(state, asked, begin.principal)
+        state = begin_execution(self, state)  # a function of the system prompt can know who asks
         if log is not None:
             journaling().describe_origin(log, self, state)
         return await self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read, log=log)
@@ -839,33 +949,50 @@ async def _run_to_end(bind: Callable[[], Awaitable[Run]], log: ExecutionLog | No
     return run.state
 
 
-def _open_turn(
+async def _execute(
     loop: AgentLoop[Any],
-    session: str,
-    input: Input,
-    execution_id: str | None,
-    dependencies: Any,
-    *,
+    begin: Beginning,
+    session: str | None,
     log: ExecutionLog | None = None,
-) -> AbstractAsyncContextManager[tuple[AgentState, str, ExecutionLog]]:
-    """Wait until an execution is the next turn of a session; the loop runs those of processes that have died."""
-    run = partial(_run_claimed, dependencies=dependencies)
-    return sessions().open_turn(loop, session, input, execution_id, run, dependencies=dependencies, log=log)
-
-
-async def _take_turn(
-    loop: AgentLoop[Any],
-    session: str,
-    input: Input,
-    execution_id: str | None,
-    dependencies: Any,
     *,
     is_read: bool = False,
-    log: ExecutionLog | None = None,
 ) -> AgentState:
-    """Run an execution to its end as a turn of a session."""
-    async with _open_turn(loop, session, input, execution_id, dependencies, log=log) as (state, begun_id, claimed):
-        return await _run_claimed(loop, state, begun_id, claimed, dependencies=dependencies, is_read=is_read)
+    """Run an execution to its end, as a turn of a session if one is named."""
+    if session is None:
+        return await _run_to_end(lambda: loop._start(begin, is_read=is_read, log=log), log)  # noqa: SLF001  # of this module
+    async with _open_turn(loop, session, begin, log=log) as (state, begun_id, claimed):
+        return await _run_claimed(loop, state, begun_id, claimed, dependencies=begin.dependencies, is_read=is_read)
+
+
+async def _go_on(loop: AgentLoop[Any], state: AgentState, begin: Beginning, log: ExecutionLog | None) -> AgentState:
+    """Continue an execution that is recorded to its end; return its state if nothing of it is left to run."""
+
+    async def bind() -> Run:
+        begin.check_asks_for(state)
+        # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.
+        at_start = state.step_count == 0
+        return await loop._bind(state, begin.dependencies, resumed=True, at_start=at_start, log=log)  # noqa: SLF001  # of this module
+
+    if log is not None:
+        return await _run_to_end(bind, log)
+    begin.check_asks_for(state)
+    return read_answer(loop, state)
+
+
+def _open_turn(
+    loop: AgentLoop[Any], session: str, begin: Beginning, *, log: ExecutionLog | None = None
+) -> AbstractAsyncContextManager[tuple[AgentState, str, ExecutionLog]]:
+    """Wait until an execution is the next turn of a session; the loop runs those of processes that have died."""
+    return sessions().open_turn(
+        loop,
+        session,
+        begin.input,
+        begin.execution_id,
+        partial(_run_claimed, dependencies=begin.dependencies),
+        dependencies=begin.dependencies,
+        principal=begin.principal,
+        log=log,
+    )
 
 
 async def _run_claimed(
@@ -878,4 +1005,5 @@ async def _run_claimed(
     is_read: bool = False,
 ) -> AgentState:
     """Run a new execution, which its log has claimed, to its end."""
-    return await _run_to_end(lambda: loop._start(state, execution_id, dependencies, is_read=is_read, log=log), log)  # noqa: SLF001  # of this module
+    begin = Beginning(state, execution_id, dependencies)
+    return await _run_to_end(lambda: loop._start(begin, is_read=is_read, log=log), log)  # noqa: SLF001  # of this module

@@ -45,8 +45,9 @@ from agentloop.values.json import JsonObject, extract_json, format_json, freeze_
 from agentloop.values.messages import Message, origin_of
 from agentloop.values.parts import Text
 from agentloop.values.records import AGENT, InDoubt, sub_agent_execution_id
-from agentloop.values.state import AgentState, SystemPrompt, initial_prompt
+from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import SystemPrompt, initial_prompt
 from agentloop.values.tool_calls import Effect, ToolResult
 
 TASK: JsonObject = freeze_object(

@@ -18,6 +18,7 @@ from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.loop.parts import FileGrants, LoopParts
 from agentloop.values.decisions import Decision
 from agentloop.values.records import InDoubt
+from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import Clock
 
@@ -142,6 +143,7 @@ class CanKeepSessions(Protocol):
         run: Callable[[Any, AgentState, str, ExecutionLog], Awaitable[AgentState]],
         *,
         dependencies: object = None,
+        principal: Identity | None = None,
         log: ExecutionLog | None = None,
     ) -> AbstractAsyncContextManager[tuple[AgentState, str, ExecutionLog]]:
         """Accept a message of a session, and wait for its turn."""

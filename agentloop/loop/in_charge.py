@@ -32,8 +32,9 @@ from agentloop.loop.tool_names import check_discovered_names, noted_references
 from agentloop.loop.tool_policies import layers_after_handoff
 from agentloop.values.batches import settled_calls
 from agentloop.values.reprs import ShownByField
-from agentloop.values.state import AgentState, initial_prompt, render_system_prompt, with_agent_name
+from agentloop.values.state import AgentState, with_agent_name
 from agentloop.values.steps import AgentStep
+from agentloop.values.system_prompts import initial_prompt, render_system_prompt
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 

@@ -27,7 +27,8 @@ from agentloop.loop.doors import answer_checks
 from agentloop.values.bounds import Bounds
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
-from agentloop.values.state import SystemPrompt
+from agentloop.values.run_requests import Identity
+from agentloop.values.system_prompts import SystemPrompt, as_prompt_function
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.visible_text import escape_invisible
 
@@ -237,8 +238,7 @@ def as_prompt(prompt: Any) -> SystemPrompt:
     """Return instructions, or the function that returns them."""
     if not isinstance(prompt, str) and not callable(prompt):
         raise InvalidParameter(f"the system prompt is a text or a function of the state, not {_describe(prompt)}")
-    checked: SystemPrompt = prompt
-    return checked
+    return as_prompt_function(prompt)
 
 
 def as_output_checks(checks: object) -> Sequence[object]:
@@ -270,6 +270,14 @@ def as_name(name: object) -> str:
             f"the name of an agent is a line of visible text of up to {_MAX_NAME} characters, without spaces around it, not {name!r:.100}"
         )
     return checked
+
+
+def as_principal(principal: object) -> Identity | None:
+    """Return who asks for an execution; None for None."""
+    if principal is None:
+        return None
+    remedy = f"write Identity({principal!r:.100})" if isinstance(principal, str) else ""
+    return require("a principal", principal, Identity, "an Identity, as in Identity('ada', tenant='acme')", remedy)
 
 
 def as_journal(journal: object) -> CanJournal | None:

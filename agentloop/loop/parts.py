@@ -29,7 +29,7 @@ from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
 from agentloop.values.secrets import KeyFunction, Secret
-from agentloop.values.state import SystemPrompt
+from agentloop.values.system_prompts import SystemPrompt
 from agentloop.values.time_and_ids import Clock, IdSource
 
 
@@ -59,7 +59,8 @@ class LoopOptions(RareOptions, total=False):
 
     Attributes:
         system_prompt: the instructions of agents that the loop creates from a text or a message, none by default; or a plain function
-            from the state to the instructions, which is called once at the start of each execution.
+            from the state, or from the state and its `RunRequest`, to the instructions, which is called once at the start of each
+            execution.
         interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
         max_steps: the maximum number of steps of an execution, 50 by default; None for no limit. At the limit, the execution stops
             without a final answer. The interceptor `Budget(steps=…)` reserves a last step for an answer.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from inspect import isawaitable
-from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 from urllib.parse import quote
 
 from attrs import define, evolve, field, frozen
@@ -24,15 +24,13 @@ from agentloop.values.batches import parse_key
 from agentloop.values.decisions import Approve, Suspend
 from agentloop.values.grants import GrantState, GrantUse
 from agentloop.values.json import format_json
+from agentloop.values.owners import Owner, check_owner
 from agentloop.values.points import AfterExecution, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.run_requests import principal_of
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
-
-GrantOwner: TypeAlias = Literal["principal", "tenant"] | Callable[[AgentState], str]
-"""For whom grants hold: for the principal who asks for an execution, for its tenant, or for whom a function of the state names."""
 
 _MAX_OWNER = 200
 
@@ -173,7 +171,7 @@ class AskUnlessGranted(
     """
 
     approval: CanAskAboutCalls = field(converter=_as_asking)
-    by: GrantOwner = field(default="principal", kw_only=True)
+    by: Owner = field(default="principal", kw_only=True)
     priority: int = field(kw_only=True)
     _uses: _Uses | None = field(default=None, repr=False, eq=False, kw_only=True)
     _record: CanReplayGrants | None = field(default=None, repr=False, eq=False, kw_only=True)
@@ -187,8 +185,7 @@ class AskUnlessGranted(
 
     @by.validator
     def _check_owner(self, _: object, by: object) -> None:
-        if by not in {"principal", "tenant"} and not callable(by):
-            raise ConfigurationError(f"by is 'principal', 'tenant' or a function of the state, not {by!r:.100}")
+        check_owner(by)
 
     @property
     def tool_references(self) -> Sequence[ToolReference]:
@@ -331,7 +328,7 @@ def _digest_of(tool: ToolSpec, ensemble: str) -> str:
     return hashlib.sha256(format_json(parts)).hexdigest()
 
 
-def owner_of(state: AgentState, by: GrantOwner) -> str:
+def owner_of(state: AgentState, by: Owner) -> str:
     """Return whose grants an execution uses; empty where nobody is known to have asked for it.
 
     Args:

@@ -45,6 +45,7 @@ from agentloop.values.points import (
 )
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import RecordedInference, rebuild_error
+from agentloop.values.run_requests import Identity, principal_of
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolSpec
@@ -79,6 +80,11 @@ class Inspection(Value):
     parts: tuple[Part | ResponsePart, ...]
     state: AgentState
     dependencies: Any = field(default=None, eq=False, repr=False)
+
+    @property
+    def principal(self) -> Identity | None:
+        """Who asks for the execution; None where nobody is known."""
+        return principal_of(self.state)
 
 
 Check: TypeAlias = Callable[[Inspection], MaybeAwaitable[Sequence[str]]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from inspect import isawaitable
 from typing import Any, Self, TypeAlias
@@ -21,6 +20,7 @@ from agentloop.policies.asking import WRITES, ask_again, times_asked
 from agentloop.policies.guardrails import Finding, Inspection, ModelJudge, recorded_verdict, run_check
 from agentloop.values.json import JsonObject
 from agentloop.values.points import AfterStep
+from agentloop.values.signatures import parameter_count
 from agentloop.values.stop import NO_SIGNALS, StopReason
 
 AnswerCheck: TypeAlias = Callable[..., object]
@@ -57,26 +57,12 @@ def _as_check(check: object) -> AnswerCheck | ModelJudge:
         return check
     if not callable(check):
         raise InvalidParameter(f"output_check is a function of the answer, or a ModelJudge, not {check!r:.100}")
-    if _parameter_count(check) not in {1, 2}:
+    if parameter_count(check) not in {1, 2}:
         raise InvalidParameter(
             f"the output_check {_name_of(check)} has to take the answer, or the answer and an Inspection: write def check(answer) or "
             "def check(answer, inspection)"
         )
     return check
-
-
-def _parameter_count(check: Callable[..., object]) -> int:
-    """Return how many positional arguments a function has to get; one for a function without a signature."""
-    try:
-        parameters = inspect.signature(check).parameters.values()
-    except (TypeError, ValueError):
-        return 1
-    if any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters):
-        return 0
-    positional = [each for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
-    required = sum(each.default is each.empty for each in positional)
-    takes_more = bool(positional) or any(each.kind is each.VAR_POSITIONAL for each in parameters)
-    return max(required, 1) if takes_more else 0
 
 
 def _name_of(check: object) -> str:
@@ -187,7 +173,7 @@ def _verdict_of(judge: ModelJudge, finding: Finding) -> str:
 async def _ask(check: AnswerCheck, answer: Any, inspection: Inspection) -> str:
     """Return why a function refuses an answer; empty if it passes."""
     try:
-        returned = check(answer) if _parameter_count(check) == 1 else check(answer, inspection)
+        returned = check(answer) if parameter_count(check) == 1 else check(answer, inspection)
         returned = await returned if isawaitable(returned) else returned
     except AskAgain as again:
         return str(again) or f"the check {_name_of(check)} refused it"

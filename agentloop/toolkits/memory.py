@@ -9,8 +9,9 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias, TypedDict
+from typing import Annotated, Final, Literal, TypeAlias, TypedDict
 
 from attrs import field, frozen
 
@@ -19,6 +20,7 @@ from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.toolkits.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
+from agentloop.values.owners import Asker, check_asker, name_asker
 from agentloop.values.value import Value
 
 MAX_CHARACTERS: Final = 4_000
@@ -42,6 +44,7 @@ class MemoryScope(Value):
         user: the id of a user.
         agent: the id or the name of an agent.
         session: the id of a session.
+        tenant: the customer, team or other group to which the user belongs; alone, the memories are those of the whole group.
 
     Raises:
         ConfigurationError: if all parts are empty, so that everybody would share the memories.
@@ -50,19 +53,21 @@ class MemoryScope(Value):
     user: str = ""
     agent: str = ""
     session: str = ""
+    tenant: str = ""
 
     def __attrs_post_init__(self) -> None:
-        parts: tuple[object, ...] = (self.user, self.agent, self.session)
+        parts: tuple[object, ...] = (self.user, self.agent, self.session, self.tenant)
         if not all(isinstance(part, str) for part in parts) or not any(parts):
             raise ConfigurationError(
-                f"a scope of memories has texts, and names at least a user, an agent or a session; this has {parts!r:.200}"
+                f"a scope of memories has texts, and names at least a user, an agent, a session or a tenant; this has {parts!r:.200}"
             )
 
     @property
     def digest(self) -> str:
         """One word for the scope, in the index."""
         # Lengths make the parts unambiguous: "a" and "bc" are not "ab" and "c".
-        parts = "".join(f"{len(part)}:{part}" for part in (self.user, self.agent, self.session))
+        tenant = (self.tenant,) if self.tenant else ()
+        parts = "".join(f"{len(part)}:{part}" for part in (self.user, self.agent, self.session, *tenant))
         return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -395,22 +400,45 @@ def memory(
     user: str = "",
     agent: str = "",
     session: str = "",
+    by: Annotated[
+        Literal["principal", "tenant"] | None, "whose memories they are: who asks for the execution, or their tenant"
+    ] = None,
     max_memories: Annotated[int, "maximum number of memories of a scope", Range(ge=1)] = 10_000,
 ) -> Ensemble:
-    """Create an ensemble for the memories of one user, agent or session.
+    """Create an ensemble for the memories of one user, agent or session, or of each who asks.
 
     Args:
         path: the SQLite file; it is created if there is none.
         user: the user whose memories they are.
         agent: the agent whose memories they are.
         session: the session whose memories they are.
+        by: `principal` for memories of each who asks for an execution, `tenant` for those of their tenant, in place of a user; an
+            agent or a session narrows them. A call for which nobody is known fails.
         max_memories: the maximum number of memories of a scope.
 
     Raises:
-        ConfigurationError: neither a user nor an agent nor a session is named, or the file cannot be used.
+        ConfigurationError: nothing says whose memories they are, or two parameters do; or the file cannot be used.
     """
+    if by is not None:
+        check_asker(by)
+        if user:
+            raise ConfigurationError(
+                f"the memories are those of the user {user!r:.80}, or by={by!r}: leave one of them out"
+            )
+        return memory_by(path, partial(_scope_of_asker, by, agent, session), max_memories=max_memories)
     scope = MemoryScope(user=user, agent=agent, session=session)
     return memory_by(path, lambda _: scope, max_memories=max_memories)
+
+
+def _scope_of_asker(by: Asker, agent: str, session: str, context: ToolContext) -> MemoryScope:
+    principal = context.principal
+    try:
+        name_asker(by, principal, "the memory")
+    except ConfigurationError as error:
+        raise ToolFailed(str(error)) from error
+    assert principal is not None  # noqa: S101  # it has a name
+    user = principal.name if by == "principal" else ""
+    return MemoryScope(user=user, agent=agent, session=session, tenant=principal.tenant)
 
 
 def memory_by(path: str | os.PathLike[str], scope_of: ScopeOf, *, max_memories: int = 10_000) -> Ensemble:

@@ -19,6 +19,7 @@ from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
 from agentloop.values.labels import Label
 from agentloop.values.policies import DEFAULT_CALL_POLICY, CallPolicy
+from agentloop.values.run_requests import Identity, principal_of
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ContentPart, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
@@ -50,6 +51,11 @@ class Point(Value):
     dependencies: Any = field(default=None, kw_only=True, eq=False, repr=False)
     point_name: ClassVar[str]
     writable: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def principal(self) -> Identity | None:
+        """Who asks for the execution; None where nobody is known."""
+        return principal_of(self.state)
 
 
 @frozen(eq=False, repr=False)

@@ -11,6 +11,7 @@ from attrs import Attribute, evolve, field, fields, frozen
 from attrs.validators import ge, gt, optional
 
 from agentloop.values.json import JsonObject
+from agentloop.values.owners import Asker, is_asker, none_or_asker
 from agentloop.values.value import Value, instance_of
 
 
@@ -130,10 +131,13 @@ class CachePolicy(Value):
     Attributes:
         seconds: how long a result is reused.
         max_entries: the maximum number of cached results of the tool; the least recently used entry is evicted first.
+        by: who the caller is: the `principal`, or its `tenant`, in all their executions; a call for which nobody is known fails the
+            execution. None for what the layer says, by default the agent.
     """
 
     seconds: float = field(default=300.0, validator=gt(0))
     max_entries: int = field(default=1000, validator=ge(1), kw_only=True)
+    by: Asker | None = field(default=None, validator=none_or_asker, kw_only=True)
 
 
 @frozen(eq=False, repr=False)
@@ -148,8 +152,9 @@ class RateLimit(Value):
         burst: the capacity of the bucket, and so the number of attempts that may start at once; by default `calls`.
         max_wait: the maximum seconds that a call waits for a token; a call that would wait longer is refused. None for
             no maximum, 0 to never wait.
-        by: the name of a bucket that several tools share, or a function from the arguments to the name of one of the tool's
-            buckets; None for one bucket per tool.
+        by: `principal` or `tenant` for a bucket of the tool for each who asks or for each tenant, where a call for which nobody is
+            known fails the execution; another text as the name of a bucket that several tools share; or a function from the
+            arguments to the name of one of the tool's buckets. None for one bucket per tool.
     """
 
     calls: int = field(validator=ge(1))
@@ -188,7 +193,8 @@ class DeduplicatePolicy(Value):
         seconds: the maximum seconds between the success of a call and the next one; `inf` for as long as it is stored.
         steps: the maximum distance in steps of one execution; 0 for calls of one message.
         by: compares calls in place of their arguments: a deduplicator, or a function of two calls. Without `seconds` and
-            `steps` it decides alone.
+            `steps` it decides alone. Or `principal` or `tenant`: calls with equal arguments are the same for each who asks or for
+            each tenant, whatever the agent; a call for which nobody is known fails the execution.
         across_executions: whether calls of different executions can be the same.
 
     Raises:
@@ -197,13 +203,13 @@ class DeduplicatePolicy(Value):
 
     seconds: float | None = field(default=None, validator=optional(ge(0)))
     steps: int | None = field(default=None, validator=optional(ge(0)))
-    by: Deduplicator | Similarity | None = field(default=None, kw_only=True)
+    by: Deduplicator | Similarity | Asker | None = field(default=None, kw_only=True)
     across_executions: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         """Check the type of `by`."""
-        if not (self.by is None or isinstance(self.by, Deduplicator) or callable(self.by)):
-            raise TypeError(f"a deduplicator is a Deduplicator or a function of two calls, not {self.by!r}")
+        if not (self.by is None or isinstance(self.by, Deduplicator) or callable(self.by) or is_asker(self.by)):
+            raise TypeError(f"by is a Deduplicator, a function of two calls, 'principal' or 'tenant', not {self.by!r}")
 
 
 Deduplicated: TypeAlias = DeduplicatePolicy | Literal["exact"]

@@ -45,6 +45,9 @@ class Identity(Value):
                 f"a principal has a name and perhaps a tenant, as texts: not {self.name!r:.80} and {self.tenant!r:.80}"
             )
 
+    def __str__(self) -> str:
+        return f"{self.name}@{self.tenant}" if self.tenant else self.name
+
 
 @frozen(eq=False, repr=False, kw_only=True)
 class RunRequest(Value):
@@ -73,10 +76,18 @@ def read_request(execution_id: str, stored: Mapping[str, JsonValue]) -> RunReque
     headers, metadata = [stored.get(name) for name in ("headers", "metadata")]
     return RunRequest(
         execution_id=execution_id,
-        principal=_principal_in(stored),
+        principal=read_principal(stored),
         metadata=metadata if isinstance(metadata, Mapping) else EMPTY_OBJECT,
         headers=headers if isinstance(headers, Mapping) else EMPTY_OBJECT,
     )
+
+
+def read_principal(stored: Mapping[str, JsonValue]) -> Identity | None:
+    """Return who asked for an execution, from JSON as `stored_request` returns it; None where nobody is known."""
+    match stored.get("principal"):
+        case {"name": str(name), "tenant": str(tenant), "scopes": [*scopes]} if name.strip():
+            return Identity(name, tenant=tenant, scopes=[str(scope) for scope in scopes])
+    return None
 
 
 def stored_request(request: RunRequest) -> JsonObject:
@@ -94,7 +105,7 @@ def stored_request(request: RunRequest) -> JsonObject:
 
 def principal_of(state: AgentState) -> Identity | None:
     """Return who has asked for the execution of a state; None where nobody is known."""
-    return _principal_in(_stored(state))
+    return read_principal(_stored(state))
 
 
 def with_request(
@@ -111,30 +122,39 @@ def with_request(
         principal: who asks; None where nobody is known.
         headers: headers of the request that are kept, by name.
     """
+    return state.with_extension(REQUEST, request_extensions(execution_id, principal, headers).get(REQUEST))
+
+
+def request_extensions(
+    execution_id: str, principal: Identity | None, headers: Mapping[str, JsonValue] = EMPTY_OBJECT
+) -> JsonObject:
+    """Return the extensions of a state that hold how an execution is asked for; empty if nothing is known.
+
+    Args:
+        execution_id: the execution.
+        principal: who asks; None where nobody is known.
+        headers: headers of the request that are kept, by name.
+    """
     kept = {name.lower(): text for name, text in headers.items()}
     stored = stored_request(RunRequest(execution_id=execution_id, principal=principal, headers=kept))
-    return state.with_extension(REQUEST, {"execution": execution_id, **stored} if stored else None)
+    return freeze_object({REQUEST: {"execution": execution_id, **stored}} if stored else {})
 
 
-def begin_request(state: AgentState, asked: RunRequest | None) -> AgentState:
+def begin_request(state: AgentState, asked: RunRequest | None, principal: Identity | None = None) -> AgentState:
     """Return the state of an execution that begins, without what an earlier execution of the conversation was asked with.
 
     Args:
         state: the state, with the id of the execution.
         asked: how the execution was asked for whose call this one serves; None to keep what the state holds for this execution.
+        principal: who asks, in place of who does so in the state; None to keep that.
     """
     if asked is not None:
-        return with_request(state, state.execution_id, asked.principal, asked.headers)
-    return state if _stored(state).get("execution") == state.execution_id else state.with_extension(REQUEST, None)
+        return with_request(state, state.execution_id, principal or asked.principal, asked.headers)
+    if _stored(state).get("execution") != state.execution_id:
+        return with_request(state, state.execution_id, principal)
+    return state if principal is None else with_request(state, state.execution_id, principal, request_of(state).headers)
 
 
 def _stored(state: AgentState) -> JsonObject:
     stored = state.extension(REQUEST)
     return stored if isinstance(stored, Mapping) else EMPTY_OBJECT
-
-
-def _principal_in(stored: Mapping[str, JsonValue]) -> Identity | None:
-    match stored.get("principal"):
-        case {"name": str(name), "tenant": str(tenant), "scopes": [*scopes]} if name.strip():
-            return Identity(name, tenant=tenant, scopes=[str(scope) for scope in scopes])
-    return None

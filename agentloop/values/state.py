@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors.kinds import AgentLoopError, ContractViolation, InvalidParameter
+from agentloop.errors.kinds import AgentLoopError, ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
@@ -527,29 +527,6 @@ def _has_same_steps(before: Sequence[AgentStep], after: Sequence[AgentStep]) -> 
     if later == earlier:
         return True
     return later.errors[: len(earlier.errors)] == earlier.errors and evolve(later, errors=earlier.errors) == earlier
-
-
-SystemPrompt: TypeAlias = str | Callable[[AgentState], str]
-"""Instructions, or a plain function that returns them for the state with which an execution starts."""
-
-
-def initial_prompt(prompt: SystemPrompt) -> str:
-    """Return the instructions of a new agent: empty for a function, which is called when an execution starts."""
-    return prompt if isinstance(prompt, str) else ""
-
-
-def render_system_prompt(prompt: SystemPrompt, state: AgentState) -> str:
-    """Return the instructions for an execution that starts with this state.
-
-    Raises:
-        InvalidParameter: the function returned no text.
-    """
-    if isinstance(prompt, str):
-        return prompt
-    text: object = prompt(state)
-    if not isinstance(text, str):
-        raise InvalidParameter(f"the function for the system prompt has to return a text, not {type(text).__name__}")
-    return text
 
 
 # --- the account for people --------------------------------------------------------------------------------------

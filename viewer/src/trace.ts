@@ -77,6 +77,7 @@ export interface TraceExecution {
   agent_id: string;
   /** The name of the agent; empty without one. */
   agent_name: string;
+  principal: string;
   parent_agent_id: string | null;
   /** 1-based index among the executions of its agent (turns of a conversation). */
   number: number;

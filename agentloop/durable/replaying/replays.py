@@ -27,8 +27,9 @@ from agentloop.loop.binding import composition_of
 from agentloop.values.batches import apply_decisions
 from agentloop.values.json import as_frozen_dict
 from agentloop.values.records import ExecutionHead
-from agentloop.values.state import AgentState, render_system_prompt
+from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import render_system_prompt
 from agentloop.values.value import Value
 
 

@@ -29,7 +29,6 @@ from agentloop.policies.budgets.account import AccountEntry, UnknownUsage, Usage
 from agentloop.policies.budgets.amounts import Limits, cost_units
 from agentloop.policies.budgets.budget import on_unknown_usage, or_published
 from agentloop.policies.budgets.memory_accounts import MemoryAccounts
-from agentloop.policies.budgets.owners import AccountOwner, find_owner
 from agentloop.policies.budgets.prices import Prices
 from agentloop.policies.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS
 from agentloop.values.accounts import (
@@ -45,6 +44,7 @@ from agentloop.values.accounts import (
 from agentloop.values.estimates import BYTES_PER_TOKEN, parts_length
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.json import JsonObject
+from agentloop.values.owners import Owner, check_owner, find_owner
 from agentloop.values.points import (
     AfterExecution,
     AroundInference,
@@ -137,7 +137,7 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         default=None, validator=optional(one_of(("day", "month"))), kw_only=True
     )
     zone: str = field(default="UTC", kw_only=True)
-    by: AccountOwner | None = field(default=None, kw_only=True)
+    by: Owner | None = field(default=None, kw_only=True)
     store: CanKeepAccounts | None = field(default=None, validator=optional(instance_of(CanKeepAccounts)), kw_only=True)
     prices: Prices | None = field(default=None, kw_only=True)
     unknown: UnknownUsage = field(default="estimate", validator=on_unknown_usage, kw_only=True)
@@ -155,8 +155,8 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
     def __attrs_post_init__(self) -> None:
         if self.tokens is None and self.cost is None:
             raise ConfigurationError("a BudgetAccount limits something: give cost= in dollars, or tokens=")
-        if isinstance(self.by, str) and self.by not in {"principal", "tenant"}:
-            raise ConfigurationError(f"by is 'principal', 'tenant' or a function of the state, not {self.by!r:.80}")
+        if self.by is not None:
+            check_owner(self.by)
         _find_zone(self.zone)
         if self.cost is not None:  # at once, so that missing prices are an error of the construction
             object.__setattr__(self, "prices", or_published(self.prices))
@@ -317,7 +317,7 @@ class BudgetAccount(Interceptor, Lease, CanAcceptExecutionScope, CanAcceptLifecy
         lender = current_lenders().get(self._kind)
         if isinstance(lender, _AccountLender):
             return lender.owner
-        return find_owner(self.by, state, self.account)
+        return find_owner(self.by, state, f"the budget account {self.account!r}")
 
     async def _reserve(self, point: AroundInference) -> tuple[AccountKey, AccountHold | None]:
         """Reserve what a request may use; None if another layer of the same account has reserved it, such as that of a lease."""

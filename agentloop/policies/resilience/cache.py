@@ -15,8 +15,9 @@ from agentloop.policies.resilience.layer import (
     CallerOf,
     ResilienceLayer,
     calling_agent,
+    check_caller,
     is_repeatable,
-    require_plain,
+    name_caller,
 )
 from agentloop.policies.resilience.memory_store import MemoryStore
 from agentloop.tools.fitting import comparable_arguments
@@ -50,14 +51,15 @@ class Cache(ResilienceLayer):
 
     Attributes:
         policy: the policy of tools that declare none; None for no cache.
-        caller: returns on whose behalf a call is made; by default the agent. `any_caller` shares results among all callers.
+        caller: on whose behalf a call is made: what a function of the point returns, by default the agent; or the `principal` or
+            the `tenant` who asks. `any_caller` shares results among all callers. The `by` of a policy takes precedence.
         effects: whether `policy` applies to tools with an effect too; some of their calls then do not run.
         store: where the results are stored.
         priority: the position among other interceptors.
     """
 
     policy: CachePolicy | None = None
-    caller: CallerOf = field(default=calling_agent, kw_only=True)
+    caller: CallerOf = field(default=calling_agent, kw_only=True, validator=check_caller)
     effects: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=CACHE_PRIORITY, kw_only=True)
@@ -83,7 +85,7 @@ class Cache(ResilienceLayer):
             return await proceed()
         namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
         # Canonical, so that equal arguments in any order and spelling have the same key.
-        caller = require_plain("returns the caller of a call", self.caller(point))
+        caller = name_caller(policy.by or self.caller, point)
         key = format_json(
             [caller, canonical_json(freeze_object(comparable_arguments(point.arguments, point.tool)))]
         ).decode()

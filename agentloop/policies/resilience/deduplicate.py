@@ -24,14 +24,16 @@ from agentloop.policies.resilience.layer import (
     CallerOf,
     ResilienceLayer,
     calling_agent,
+    check_caller,
     is_repeatable,
-    require_plain,
+    name_caller,
     step_of,
 )
 from agentloop.tools.fitting import comparable_arguments
 from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import canonical_json, freeze_object
+from agentloop.values.owners import Asker
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CallPolicy, DeduplicatePolicy, Deduplicator, SeenCall, Similarity
 from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
@@ -151,14 +153,20 @@ class WithinSteps(_Narrowed):
 
 def create_deduplicator(policy: DeduplicatePolicy) -> Deduplicator:
     """Return the deduplicator that a policy describes."""
-    if policy.by is None and policy.seconds is None and policy.steps is None:
+    by = None if isinstance(policy.by, str) else policy.by
+    if by is None and policy.seconds is None and policy.steps is None:
         return InFlight()
-    deduplicator = ExactCalls() if policy.by is None else _as_deduplicator(policy.by)
+    deduplicator = ExactCalls() if by is None else _as_deduplicator(by)
     if policy.seconds is not None:
         deduplicator = WithinSeconds(policy.seconds, inner=deduplicator)
     if policy.steps is not None:
         deduplicator = WithinSteps(policy.steps, inner=deduplicator)
     return deduplicator
+
+
+def asker_in(policy: DeduplicatePolicy) -> Asker | None:
+    """Return for whom calls are the same; None for what the layer says."""
+    return policy.by if isinstance(policy.by, str) else None
 
 
 def _as_deduplicator(by: Deduplicator | Similarity) -> Deduplicator:
@@ -330,7 +338,9 @@ class Deduplicate(ResilienceLayer):
     Attributes:
         by: which calls of tools that do not declare it are the same: a deduplicator, or a function of two calls. By default,
             calls with the same arguments of one answer, or while one of them is running; None for no calls.
-        caller: returns on whose behalf a call is made; by default the agent. `any_caller` makes calls of all callers the same.
+        caller: on whose behalf a call is made: what a function of the point returns, by default the agent; or the `principal` or
+            the `tenant` who asks. `any_caller` makes calls of all callers the same. These words as the `by` of a policy take
+            precedence.
         across_executions: whether calls of different executions can be the same, for tools that do not declare it. Calls wait
             for each other only on one event loop.
         effects: whether `by` applies to tools with an effect too; some of their calls then do not run.
@@ -339,7 +349,7 @@ class Deduplicate(ResilienceLayer):
     """
 
     by: Deduplicator | None = field(factory=InFlight, converter=none_or(_as_deduplicator))
-    caller: CallerOf = field(default=calling_agent, kw_only=True)
+    caller: CallerOf = field(default=calling_agent, kw_only=True, validator=check_caller)
     across_executions: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     effects: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     max_remembered: int = field(default=1000, validator=ge(1), kw_only=True)
@@ -376,10 +386,11 @@ class Deduplicate(ResilienceLayer):
         if by is None:
             return await proceed()
         calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
-        call = self._seen_call(point)
+        caller = self.caller if policy is None else asker_in(policy) or self.caller
+        call = self._seen_call(point, caller)
         if self._calls_of_execution is not None:
             self._calls_of_execution.begin_step(call.step)
-            self._restore(point, self._calls_of_execution.executions_before(point), calls, by)
+            self._restore(point, self._calls_of_execution.executions_before(point), calls, by, caller)
         group = by.group(call)
         # Searched again after each wait: when a call has failed, one of those that waited runs, and the others wait for it.
         while True:
@@ -429,8 +440,13 @@ class Deduplicate(ResilienceLayer):
             own = None if tracked.outcome is None else self._calls_of_execution
             calls.end(tracked, self._clock.monotonic(), remember=remember, own=own)
 
-    def _restore(
-        self, point: AroundToolUse, executions: Sequence[ToolExecution], calls: TrackedCalls, by: Deduplicator
+    def _restore(  # the calls, and what compares them
+        self,
+        point: AroundToolUse,
+        executions: Sequence[ToolExecution],
+        calls: TrackedCalls,
+        by: Deduplicator,
+        caller: CallerOf,
     ) -> None:
         """Track calls of the tool that began before the execution was resumed."""
         for execution in executions:
@@ -441,7 +457,7 @@ class Deduplicate(ResilienceLayer):
             if not in_doubt and not (execution.succeeded and (remember or in_step)):
                 continue
             age = (self._clock.now() - execution.ended_at).total_seconds()
-            earlier = self._seen_call(earlier_point)
+            earlier = self._seen_call(earlier_point, caller)
             call = evolve(earlier, began=earlier.began - age)
             tracked = calls.start(call, execution.key, by.group(call))
             tracked.outcome, tracked.is_in_doubt = None if in_doubt else execution, in_doubt
@@ -458,12 +474,12 @@ class Deduplicate(ResilienceLayer):
             calls = self._calls_of_loops[loop] = TrackedCalls(self.max_remembered)
         return calls
 
-    def _seen_call(self, point: AroundToolUse) -> SeenCall:
+    def _seen_call(self, point: AroundToolUse, caller: CallerOf) -> SeenCall:
         step = step_of(point)
         return SeenCall(
             name=point.call.name,
             arguments=freeze_object(comparable_arguments(point.arguments, point.tool)),
-            caller=require_plain("returns the caller of a call", self.caller(point)),
+            caller=name_caller(caller, point),
             execution_id=point.state.execution_id,
             step=step if step is not None else point.state.step_count + 1,
             began=self._clock.monotonic(),

@@ -15,10 +15,12 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_state import CanKeepState
 from agentloop.contracts.can_tell_controls import CanTellControls
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit_at_step, emit_soon
 from agentloop.events.resilience import ToolCallDecided
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
+from agentloop.values.owners import Asker, find_owner, is_asker
 from agentloop.values.points import AroundToolUse
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import Effect, ToolSpec
@@ -98,8 +100,33 @@ def is_repeatable(tool: ToolSpec) -> bool:
 
 # --- callers ----------------------------------------------------------------------------------------------------
 
-CallerOf: TypeAlias = Callable[[AroundToolUse], str]
-"""Returns on whose behalf a call is made; a result for one caller is never reused for another."""
+CallerOf: TypeAlias = Callable[[AroundToolUse], str] | Asker
+"""On whose behalf a call is made: what a function returns, or the `principal` or the `tenant` who asks for the execution.
+
+A result for one caller is never reused for another.
+"""
+
+
+def name_caller(caller: CallerOf, point: AroundToolUse) -> str:
+    """Return on whose behalf a call is made.
+
+    Raises:
+        ConfigurationError: it is made for a principal or a tenant, and nobody is known.
+        TypeError: the function is async.
+    """
+    if callable(caller):
+        return require_plain("returns the caller of a call", caller(point))
+    return f"{caller} {find_owner(caller, point.state, f'the tool {point.call.name!r}')}"
+
+
+def check_caller(_: object, __: object, caller: object) -> None:
+    """Check the attribute `caller` of a layer, as attrs calls a validator.
+
+    Raises:
+        ConfigurationError: it is neither a function nor one of the two words.
+    """
+    if not callable(caller) and not is_asker(caller):
+        raise ConfigurationError(f"caller is a function of the point, 'principal' or 'tenant', not {caller!r:.80}")
 
 
 def calling_agent(point: AroundToolUse) -> str:

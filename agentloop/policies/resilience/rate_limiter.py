@@ -12,6 +12,7 @@ from agentloop.contracts.can_tell_controls import Control
 from agentloop.events.resilience import ToolCallRateLimited
 from agentloop.policies.resilience.layer import RATE_LIMIT_PRIORITY, ResilienceLayer, require_plain
 from agentloop.policies.resilience.memory_store import MemoryStore
+from agentloop.values.owners import find_owner, is_asker
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CallPolicy, RateLimit
 from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
@@ -106,6 +107,10 @@ class RateLimiter(ResilienceLayer):
 def _bucket_name(limit: RateLimit, point: AroundToolUse) -> str:
     if limit.by is None:
         return f"tool {point.call.name}"
+    if is_asker(limit.by):
+        return (
+            f"tool {point.call.name}, {limit.by} {find_owner(limit.by, point.state, f'the tool {point.call.name!r}')}"
+        )
     if isinstance(limit.by, str):
         return f"shared {limit.by}"
     key = require_plain("names the bucket of a call", limit.by(point.arguments))

@@ -55,10 +55,12 @@ from agentloop.service.cli.execution import (
     leave_pending,
 )
 from agentloop.service.cli.inventory import FC, load_servers, mcp_option, trust_of, trust_option
+from agentloop.service.cli.principals import principal_option
 from agentloop.service.cli.sources import dependencies_option, file_of, load_dependencies, load_tools
 from agentloop.toolkits.import_path import AllowedModules
 from agentloop.toolkits.statements import Trust
 from agentloop.values.capabilities import CapabilityRow
+from agentloop.values.run_requests import Identity
 from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import Effect
 
@@ -314,6 +316,7 @@ class Subject:
         provider: the provider of the model; empty when unknown.
         secrets: values that the journal masks.
         dependencies: what the tools receive as `ToolContext.dependencies`.
+        principal: who asks for its executions; None for nobody.
         notice: a line about the model, printed before the progress; may be empty.
     """
 
@@ -322,6 +325,7 @@ class Subject:
     provider: str = ""
     secrets: Sequence[Secret] = ()
     dependencies: object = None
+    principal: Identity | None = None
     notice: str = ""
 
 
@@ -343,6 +347,7 @@ class AgentOptions:
         driver: the driver.
         grants: the values that the person sets for tools of TOML files, by their parameters.
         dependencies: the path of the dependencies, or of the function that makes them; None for none.
+        principal: who asks for its executions; None for nobody.
     """
 
     model: str | None
@@ -358,6 +363,7 @@ class AgentOptions:
     driver: DriverOptions
     grants: Mapping[str, Any]
     dependencies: str | None = None
+    principal: Identity | None = None
 
     @property
     def has_strangers_words(self) -> bool:
@@ -416,7 +422,7 @@ class AgentOptions:
             ConfigurationError: there is no such model, tool or file.
         """
         self.check()
-        subject = self._build(guards)
+        subject = evolve(self._build(guards), principal=self.principal)
         if (dependencies := load_dependencies(self.dependencies)) is not None:
             subject = evolve(subject, loop=subject.loop.replace(dependencies=dependencies), dependencies=None)
         check_dependencies(subject.loop, subject.dependencies, remedy="or name them with --dependencies MODULE:NAME")
@@ -586,6 +592,7 @@ _AGENT_OPTIONS = (
     ),
     trust_option,
     dependencies_option,
+    principal_option,
     click.option("--system", "-s", default="", metavar="TEXT", help="The system prompt."),
 )
 approve_option: Callable[[FC], FC] = configured_option(
@@ -652,6 +659,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
         system: str,
         driver: DriverOptions,
         dependencies: str | None,
+        principal: Identity | None,
         **options: Any,
     ) -> None:
         trusted = trust_of(trust)
@@ -671,6 +679,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
             driver=driver,
             grants=grants,
             dependencies=dependencies,
+            principal=principal,
         )
         command(*arguments, agent=agent, **options)
 

@@ -21,11 +21,13 @@ from agentloop.service.cli.attachments import read_stdin
 from agentloop.service.cli.console import as_one_line, create_console, mask_log_records
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.service.cli.journals import as_journal_errors, database_place, db_option
+from agentloop.service.cli.principals import principal_option
 from agentloop.service.cli.sources import check_named_here, dependencies_option, load_dependencies, load_loop
 from agentloop.service.cli.tables import Column, Fit, print_table
 from agentloop.service.cluster.cluster import Cluster, ClusterStatus
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.worker import Worker
+from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 
@@ -191,6 +193,7 @@ Exit codes:
 @click.option(
     "--delay", default=0.0, metavar="SECONDS", type=click.FloatRange(0), help="How long it waits before it can start."
 )
+@principal_option
 @_version_option
 @click.option("--needs-worker", is_flag=True, help="Fail if no live worker can run it.")
 @click.option("--wait", is_flag=True, help="Wait for its end, and print its answer.")
@@ -329,13 +332,14 @@ _TEXTS = frozenset({"AGENTS", "TEXT"})
 @click.argument("agent", metavar="MODULE:LOOP")
 @click.argument("text")
 @db_option
-def schedule(*, name: str, cron: str, agent: str, text: str, db: str | None) -> None:
+@principal_option
+def schedule(*, name: str, cron: str, agent: str, text: str, db: str | None, principal: Identity | None) -> None:
     """Start an execution at each time of a cron expression, in UTC.
 
     Example: `agentloop cluster schedule report "0 9 * * 1-5" shop:agent "Write the report."`.
     """
     require_text(text, "the input")
-    _with_cluster(db, lambda cluster: cluster.schedule(name, cron, agent, text))
+    _with_cluster(db, lambda cluster: cluster.schedule(name, cron, agent, text, principal=principal))
 
 
 @cluster.command(short_help="Remove a schedule.")
@@ -353,12 +357,12 @@ def unschedule(*, name: str, db: str | None) -> None:
 @cluster.command(short_help="List schedules.")
 @db_option
 def schedules(*, db: str | None) -> None:
-    """List the schedules: name, cron expression, agent and text, or why one starts nothing.
+    """List the schedules: name, cron expression, agent, who asks, and text, or why one starts nothing.
 
     Example: `agentloop cluster schedules --db postgresql://host/agents`.
     """
     rows = [
-        (item.name, item.cron, item.agent, item.problem or item.input)
+        (item.name, item.cron, item.agent, item.principal or "-", item.problem or item.input)
         for item in _with_cluster(db, lambda cluster: cluster.schedules(), creates=False)
     ]
-    _print_table(("NAME", "CRON", "AGENT", "TEXT"), rows, "There are no schedules.")
+    _print_table(("NAME", "CRON", "AGENT", "PRINCIPAL", "TEXT"), rows, "There are no schedules.")

@@ -163,7 +163,8 @@ class ChatSession:
             own = before if self._name is None else None
             turn: Input = message if own is None else self._continued(own, execution_id).with_message(message)
             execute = partial(AgentLoop.execute, input=turn, execution_id=execution_id, session=self._name)
-            state = self._finish(partial(execute, dependencies=dependencies), execution_id)
+            asked = partial(execute, dependencies=dependencies, principal=self.agent.subject.principal)
+            state = self._finish(asked, execution_id)
         self._before.append(before)
         self.usages.append(state.usage)
         return state

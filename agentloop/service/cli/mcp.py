@@ -34,7 +34,9 @@ from agentloop.mcp.session import ProgressCallback, ToolHandler
 from agentloop.service.cli.console import describe_problem, mask_log_records
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.inventory import EVERY_FILE, load_servers, mcp_option, trust_of, trust_option
+from agentloop.service.cli.principals import principal_option
 from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop, load_served
+from agentloop.values.run_requests import Identity
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
@@ -70,6 +72,7 @@ def mcp() -> None:
 )
 @click.option("--description", default=_DESCRIPTION, show_default=True, help="The description of the agent's tool.")
 @dependencies_option
+@principal_option
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
 @trust_option
@@ -110,6 +113,7 @@ def serve(  # noqa: PLR0913  # one parameter for each option
     agent: str | None,
     description: str,
     dependencies: str | None,
+    principal: Identity | None,
     mcp: Sequence[str],
     allow: Sequence[str],
     trust: Sequence[str],
@@ -140,7 +144,9 @@ def serve(  # noqa: PLR0913  # one parameter for each option
         made = load_dependencies(dependencies)
         if loop is not None and made is not None:
             loop = loop.replace(dependencies=made)
-        run_in_event_loop(_serve(tools, loop, (agent_name, description), offers, address, made))
+        run_in_event_loop(
+            _serve(tools, loop, (agent_name, description), offers, address, dependencies=made, principal=principal)
+        )
 
 
 def _tool_name(name: str) -> str:
@@ -148,13 +154,15 @@ def _tool_name(name: str) -> str:
     return re.sub("[^A-Za-z0-9_-]", "_", name)[:64] if re.search("[A-Za-z0-9]", name) else ""
 
 
-async def _serve(  # noqa: PLR0917  # all that is served, and where
+async def _serve(  # all that is served, and where
     tools: Tools,
     loop: AgentLoop | None,
     agent: tuple[str, str],
     offers: Offers,
     address: tuple[str, int, str] | None,
+    *,
     dependencies: Any,
+    principal: Identity | None,
 ) -> None:
     """Serve the tools with the other offers, and the loop under the name and the description in `agent`."""
     # The SDK is an extra, and importing it takes longer than all else here.
@@ -164,9 +172,9 @@ async def _serve(  # noqa: PLR0917  # all that is served, and where
         raise ConfigurationError(f"serving needs the extra `mcp`: {install_hint('mcp')}") from error
     async with AsyncExitStack() as stack:
         with redirect_stdout(sys.stderr):  # what groups of tools print when they start
-            served = await stack.enter_async_context(open_tools(tools, dependencies))
+            served = await stack.enter_async_context(open_tools(tools, dependencies, principal))
             if loop is not None:
-                served.append(await stack.enter_async_context(open_agent(loop, *agent)))
+                served.append(await stack.enter_async_context(open_agent(loop, *agent, principal)))
         offers = evolve(offers, tools=served)
         if address is None:
             await serve_stdio(offers)
@@ -280,12 +288,15 @@ async def _show_page(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_tools(tools: Tools, dependencies: Any = None) -> AsyncIterator[list[ServedTool]]:
+async def open_tools(
+    tools: Tools, dependencies: Any = None, principal: Identity | None = None
+) -> AsyncIterator[list[ServedTool]]:
     """Hold the groups of tools open, and return each tool to serve.
 
     Args:
         tools: the tools.
         dependencies: as for `AgentLoop`; each call is a run.
+        principal: who asks for the calls; None for nobody.
 
     Raises:
         InvalidDependencies: a tool needs dependencies, and nothing makes them.
@@ -297,12 +308,12 @@ async def open_tools(tools: Tools, dependencies: Any = None) -> AsyncIterator[li
         discovered = await asyncio.gather(*[group.discover() for group in groups])
         all_tools = tools.with_discovered(zip(groups, discovered, strict=True))
         way_out = Exit.of(None, [loop])
-        yield [_served_tool(loop, tool, way_out) for tool in all_tools]
+        yield [_served_tool(loop, tool, way_out, principal) for tool in all_tools]
 
 
-def _served_tool(loop: AgentLoop, tool: Tool, way_out: Exit) -> ServedTool:
+def _served_tool(loop: AgentLoop, tool: Tool, way_out: Exit, principal: Identity | None) -> ServedTool:
     spec = tool.spec
-    call = _masking(way_out, partial(_call_tool, loop, spec.name))
+    call = _masking(way_out, partial(_call_tool, loop, principal, spec.name))
     return ServedTool(spec.name, spec.description, spec.parameters, spec.effect, call)
 
 
@@ -328,12 +339,18 @@ def _masking(way_out: Exit, call: ToolHandler) -> ToolHandler:
     return masked_call
 
 
-async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
+async def _call_tool(  # the last two are those of a `ToolHandler`
+    loop: AgentLoop,
+    principal: Identity | None,
+    name: str,
+    arguments: Mapping[str, Any],
+    report: ProgressCallback,
+) -> ToolResult:
     """Call one tool inside a loop, so that its interceptors, timeout and policies apply."""
     report_update = _numbered(report)
     # Each call is an execution of one scripted step.
     scripted = loop.replace(driver=ScriptedDriver(ScenarioStep.tool_call(name, arguments)))
-    async with scripted.stream(f"call {name}") as events:
+    async with scripted.stream(f"call {name}", principal=principal) as events:
         async for event in events:
             if isinstance(event, ToolCallProgressed):
                 report_update(event.update)
@@ -373,15 +390,17 @@ def _task_schema(loop: AgentLoop) -> Mapping[str, Any]:
 
 
 @asynccontextmanager
-async def open_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[ServedTool]:
-    """Hold a loop open, and return it as one tool that takes a task.
+async def open_agent(
+    loop: AgentLoop, name: str, description: str, principal: Identity | None = None
+) -> AsyncIterator[ServedTool]:
+    """Hold a loop open, and return it as one tool that takes a task, for which a principal asks if one is given.
 
     Raises:
         InvalidDependencies: a tool needs dependencies, and nothing makes them.
     """
     check_dependencies(loop, remedy=_REMEDY)
     async with loop:
-        call = _masking(Exit.of(loop.journal, [loop]), partial(_do_task, loop))
+        call = _masking(Exit.of(loop.journal, [loop]), partial(_do_task, loop, principal))
         yield ServedTool(name, description, _task_schema(loop), Effect.EFFECT, call)
 
 
@@ -395,7 +414,9 @@ async def _refusing(stream: EventStream[Any]) -> AsyncIterator[EventStream[Any]]
         raise ToolFailed(str(error)) from None
 
 
-async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
+async def _do_task(
+    loop: AgentLoop, principal: Identity | None, arguments: Mapping[str, Any], report: ProgressCallback
+) -> ToolResult:
     """Let an agent do a task, and report its steps and calls as progress."""
     task = arguments.get("task")
     if not isinstance(task, str) or not task.strip():
@@ -405,7 +426,7 @@ async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: Progre
     if session is not None and loop.journal is None:
         raise ToolFailed("the argument `session` is given, and this agent keeps no conversations")
     try:
-        stream = loop.stream(task, session=session)
+        stream = loop.stream(task, session=session, principal=principal)
     except InvalidParameter as error:
         raise ToolFailed(f"the argument `session`: {error}") from None
     async with _refusing(stream) as events:

@@ -275,7 +275,7 @@ def _run_recorded(
 ) -> AgentState:
     if target is None:
         try:
-            return run_to_end(loop, question, decide, subject.dependencies)
+            return run_to_end(loop, question, decide, subject.dependencies, principal=subject.principal)
         except CommandInterrupted as interruption:
             account = f"{interruption}\nNothing is recorded: with --journal FILE, an interrupted run can be resumed."
             raise CommandInterrupted(account, interruption) from None
@@ -288,6 +288,7 @@ def _run_recorded(
             execution_id=target.execution_id,
             recovers=target.is_resumed,
             session=target.session,
+            principal=subject.principal,
         )
 
 

@@ -59,6 +59,7 @@ from agentloop.values.records import (
 )
 from agentloop.values.rendering import render_arguments, render_tool_name, render_value
 from agentloop.values.reprs import format_count
+from agentloop.values.run_requests import principal_of
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -410,6 +411,8 @@ def _print_head(out: Console, report: ExecutionReport) -> None:
     out.print(f"agent     {name}{as_one_line(head.agent_id)}, execution {head.number}{caller}")
     if head.forked_from:
         out.print(f"fork of   {as_one_line(head.forked_from)}")
+    if (principal := principal_of(report.state)) is not None:
+        out.print(f"asked by  {as_one_line(str(principal))}", markup=False)
     out.print(Text(f"input     {as_one_line(head.input)}"), no_wrap=True, overflow="ellipsis")
     elapsed = format_duration((head.updated_at - head.started_at).total_seconds())
     records = format_count(head.record_count, "record")
@@ -499,6 +502,7 @@ def _print_record(record: JournalRecord) -> None:
 def _report_as_json(report: ExecutionReport) -> dict[str, object]:
     return {
         "execution": head_as_json(report.head, report.status),
+        "principal": str(principal_of(report.state) or ""),
         "calls": [_call_as_json(call) for call in report.calls],
         "state": to_plain(report.state),
         "pending": [

@@ -31,6 +31,7 @@ from agentloop.errors import (
 )
 from agentloop.errors.hints import suggest
 from agentloop.loop.agent_loop import Input
+from agentloop.loop.parameters import as_principal
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.deletions import forget_if_deleted
 from agentloop.service.cluster.engine import Engine
@@ -54,6 +55,7 @@ from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.decisions import Decision
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead
+from agentloop.values.run_requests import Identity, begin_request, read_principal
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -132,6 +134,7 @@ class Schedule(Value):
         agent: the agent.
         input: the input of each execution, as a text; a message or a state is shown as JSON data.
         problem: why it starts nothing: its row in the database is not one that agentloop wrote; empty for one that is.
+        principal: who asks for each execution; None for nobody.
     """
 
     name: str
@@ -139,6 +142,7 @@ class Schedule(Value):
     agent: str
     input: str
     problem: str = ""
+    principal: Identity | None = None
 
 
 class Cluster:
@@ -222,10 +226,11 @@ class Cluster:
         delay: float = 0.0,
         needs_worker: bool = False,
         session: str | None = None,
+        principal: Identity | None = None,
     ) -> str:
         """Queue an execution; it is durable when this returns.
 
-        The same id again is the same execution, whatever the input. If its job failed before the execution was recorded, such as on a
+        The same id again is the same execution, whatever the input and the principal. If its job failed before the execution was recorded, such as on a
         worker whose configuration had a mistake, it is queued again.
 
         Args:
@@ -238,6 +243,7 @@ class Cluster:
             needs_worker: refuse it if no live worker can run it, instead of letting it wait for one.
             session: the session whose conversation the input, a text or a message, continues. Its messages start in their order, in
                 the default queue.
+            principal: who asks for it, as the application has authenticated them; recorded with the execution.
 
         Returns:
             The id of the execution.
@@ -249,7 +255,7 @@ class Cluster:
         """
         execution_id = check_id(self._ids.new_id("execution") if execution_id is None else execution_id)
         check_agent(agent)
-        request = StartRequest(execution_id, check_input(input), session or "")
+        request = StartRequest(execution_id, check_input(input), session or "", as_principal(principal))
         if session is not None:
             if queue != "default" or priority or delay:
                 raise InvalidParameter(
@@ -281,7 +287,7 @@ class Cluster:
         message = Message.user(request.input) if isinstance(request.input, str) else request.input
         await self._forget_failure(request)
         if await self.journal.head(request.execution_id) is None:
-            await queue.add(message, request.execution_id, self._clock, agent=agent)
+            await queue.add(message, request.execution_id, self._clock, agent=agent, principal=request.principal)
             await queue_turn(self._engine, queue, {agent}, version)
 
     async def _forget_failure(self, request: StartRequest | ResumeRequest) -> None:
@@ -422,12 +428,12 @@ class Cluster:
         return state.with_stop_signal(signal).with_status(ExecutionStatus.STOPPED, self._clock.now())
 
     async def _first_state(self, execution_id: str, job: JobStatus) -> AgentState:
-        value: Input = ""
+        request: StartRequest | ResumeRequest = StartRequest(execution_id, "")
         with suppress(WorkDamaged, InvalidDocument):  # its job has failed for that
             request = read_request(await self._engine.payload_of(job.id))
-            value = request.input if isinstance(request, StartRequest) else ""
+        value, principal = (request.input, request.principal) if isinstance(request, StartRequest) else ("", None)
         state = value if isinstance(value, AgentState) else AgentState.start(value, clock=self._clock, ids=self._ids)
-        return state.with_execution_started(execution_id, job.created_at)
+        return begin_request(state.with_execution_started(execution_id, job.created_at), None, principal)
 
     # --- steering -----------------------------------------------------------------------------------------------------
 
@@ -565,7 +571,15 @@ class Cluster:
 
     # --- schedules ----------------------------------------------------------------------------------------------------
 
-    async def schedule(self, name: str, cron: str, agent: str, input: Input) -> None:  # noqa: A002  # as in `submit`
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        agent: str,
+        input: Input,  # noqa: A002  # as in `submit`
+        *,
+        principal: Identity | None = None,
+    ) -> None:
         """Start an execution at each time of a cron expression; replaces the schedule of this name.
 
         The id of each execution is made of the name and the time, so each time starts one, however many workers there are.
@@ -575,6 +589,7 @@ class Cluster:
             cron: a cron expression of five fields, or of six with the seconds first, in UTC.
             agent: the name under which workers know the agent.
             input: a text, a message, or a state to continue.
+            principal: who asks for each execution, as the application has authenticated them; recorded with it.
 
         Raises:
             InvalidParameter: the cron expression is invalid, or an argument has the wrong type, is empty or cannot be stored.
@@ -583,7 +598,7 @@ class Cluster:
         if not name.strip():
             raise InvalidParameter("the name of a schedule is a text without null characters, and not empty")
         check_agent(agent)
-        payload = StartRequest("", check_input(input)).to_payload()
+        payload = StartRequest("", check_input(input), principal=as_principal(principal)).to_payload()
         job = Job(id=name, kind=JobKind.EXECUTION, agent=agent, payload=payload, version=self._version or None)
         await self._engine.schedule(name, cron, job)
 
@@ -599,7 +614,9 @@ class Cluster:
     async def schedules(self) -> Sequence[Schedule]:
         """Return the schedules, by name."""
         found = [
-            Schedule(row.name, row.cron, str(row.job.get("agent", "")), _input_of(row.job), row.problem)
+            Schedule(
+                row.name, row.cron, str(row.job.get("agent", "")), _input_of(row.job), row.problem, _asker_of(row.job)
+            )
             for row in await self._engine.schedules()
         ]
         return sorted(found, key=lambda schedule: schedule.name)
@@ -662,3 +679,8 @@ def _failure_of(execution_id: str, job: JobStatus) -> WorkFailed:
 def _input_of(job: Mapping[str, Any]) -> str:
     found = job.get("payload", {}).get("input")
     return str(found.get("text", found)) if isinstance(found, Mapping) else ""
+
+
+def _asker_of(job: Mapping[str, Any]) -> Identity | None:
+    payload = job.get("payload", {})
+    return read_principal(payload) if isinstance(payload, Mapping) else None

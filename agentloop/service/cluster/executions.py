@@ -53,6 +53,7 @@ from agentloop.values.event import Event
 from agentloop.values.json import canonical_json, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id, outer_key
+from agentloop.values.run_requests import Identity, RunRequest, read_principal, stored_request
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -75,11 +76,13 @@ class StartRequest(Value):
         execution_id: its id.
         input: a text, a message, or a state to continue.
         session: the session whose next turn the execution is; empty for none.
+        principal: who asks for it; None for who does so in the state, or for nobody.
     """
 
     execution_id: str
     input: Input
     session: str = ""
+    principal: Identity | None = None
 
     @property
     def job_id(self) -> str:
@@ -90,7 +93,9 @@ class StartRequest(Value):
         """Return the request as JSON data, with the current trace."""
         kind, data = _plain_input(self.input)
         session = {"session": self.session} if self.session else {}
-        return {"action": "start", "execution_id": self.execution_id, "input": {kind: data}, **session, **_trace()}
+        asked = thaw(stored_request(RunRequest(execution_id=self.execution_id, principal=self.principal)))
+        start = {"action": "start", "execution_id": self.execution_id, "input": {kind: data}}
+        return {**start, **session, **asked, **_trace()}
 
 
 @frozen(eq=False, repr=False)
@@ -175,7 +180,8 @@ def read_request(payload: Any) -> StartRequest | ResumeRequest:
         if payload["action"] == "resume":
             count = int(payload["record_count"])
             return ResumeRequest(execution_id, count, from_plain(payload["decisions"], Decisions))
-        return StartRequest(execution_id, _read_input(payload["input"]), str(payload.get("session", "")))
+        session = str(payload.get("session", ""))
+        return StartRequest(execution_id, _read_input(payload["input"]), session, read_principal(payload))
     except (LookupError, TypeError, ValueError, AttributeError, ContractViolation) as error:
         problem = f"this is not the payload of an execution's job: {type(error).__name__}: {error}"
         raise InvalidDocument(problem[:_LONGEST_PROBLEM]) from error
@@ -382,7 +388,9 @@ class ExecutionJobs:
         try:
             async with self._commands.listen(loop, execution_id) as listening:
                 if isinstance(request, StartRequest):
-                    return await listening.get_or_start(request.input, execution_id, session=request.session or None)
+                    return await listening.get_or_start(
+                        request.input, execution_id, session=request.session or None, principal=request.principal
+                    )
                 return await self._resume(listening, request)
         finally:
             self._driven.remove(execution_id)

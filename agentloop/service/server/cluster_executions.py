@@ -20,6 +20,7 @@ from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
+from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 
 _CHECK_SECONDS = 0.25
@@ -64,17 +65,26 @@ class ClusterExecutions(CanRunExecutions):
         """Close the cluster; the workers go on."""
         await self._cluster.aclose()
 
-    async def start(self, agent: str, state: AgentState, execution_id: str) -> None:
+    async def start(
+        self, agent: str, state: AgentState, execution_id: str, *, principal: Identity | None = None
+    ) -> None:
         """Queue an execution, and wait for some seconds until a worker has begun it."""
-        await self._cluster.submit(agent, state, execution_id=execution_id)
+        await self._cluster.submit(agent, state, execution_id=execution_id, principal=principal)
         await self._has_records(execution_id, 0)
 
-    async def start_turn(
-        self, agent: str, session: str, message: Message, execution_id: str, extensions: JsonObject
+    async def start_turn(  # of the contract
+        self,
+        agent: str,
+        session: str,
+        message: Message,
+        execution_id: str,
+        extensions: JsonObject,
+        *,
+        principal: Identity | None = None,
     ) -> None:
         """Accept a message of a session; if no turn is before it, wait for some seconds until a worker has begun it."""
         queue, loop = SessionQueue.of(self._cluster.journal, session), self._agents[agent]
-        await queue.add(message, execution_id, loop.clock, agent=agent, extensions=extensions)
+        await queue.add(message, execution_id, loop.clock, agent=agent, principal=principal, extensions=extensions)
         await self._cluster.submit(agent, message, execution_id=execution_id, session=session)
         first = next(iter(await queue.waiting()), None)
         if first is not None and first.begins == execution_id:

@@ -44,6 +44,7 @@ from agentloop.values.event import Event
 from agentloop.values.json import JsonObject, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, caller_of
+from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 
@@ -85,13 +86,16 @@ class CanRunExecutions(ABC):
         """Stop running; what is in progress stays so, and is continued later."""
 
     @abstractmethod
-    async def start(self, agent: str, state: AgentState, execution_id: str) -> None:
+    async def start(
+        self, agent: str, state: AgentState, execution_id: str, *, principal: Identity | None = None
+    ) -> None:
         """Start an execution; it is durable when this returns: recorded, or known to `unrecorded_state`.
 
         Args:
             agent: the name of its loop.
             state: the state with which it starts.
             execution_id: its id, which no recorded execution has.
+            principal: who asks for it; None for who does so in the state, or for nobody.
 
         Raises:
             JournalConflict: there is an execution of this id, or another one continues the same conversation.
@@ -104,6 +108,8 @@ class CanRunExecutions(ABC):
         message: Message,  # noqa: ARG002
         execution_id: str,  # noqa: ARG002
         extensions: JsonObject,  # noqa: ARG002
+        *,
+        principal: Identity | None = None,  # noqa: ARG002
     ) -> None:
         """Accept a message of a session; it is durable when this returns, and waits for the turns before it.
 
@@ -113,6 +119,7 @@ class CanRunExecutions(ABC):
             message: the message.
             execution_id: the execution that it begins; the same id again is the same message.
             extensions: what the state of the execution holds besides its conversation.
+            principal: who asks for it; None for who does so in the extensions, or for nobody.
 
         Raises:
             JournalConflict: no sessions are kept here, which is the default.
@@ -228,7 +235,9 @@ class LocalExecutions(CanRunExecutions):
             for kind in _WATCHED:
                 self._subscriptions.append(loop.on(kind, listener))
 
-    async def start(self, agent: str, state: AgentState, execution_id: str) -> None:
+    async def start(
+        self, agent: str, state: AgentState, execution_id: str, *, principal: Identity | None = None
+    ) -> None:
         """Start an execution; it is recorded when this returns."""
 
         async def has_begun() -> bool:
@@ -236,16 +245,25 @@ class LocalExecutions(CanRunExecutions):
 
         if (running := self._runs.get(execution_id)) is not None:
             await self._wait_until(has_begun, execution_id, running)
-        run = self._run(agent, execution_id, lambda loop: loop.execute(state, execution_id=execution_id))
+        run = self._run(
+            agent, execution_id, lambda loop: loop.execute(state, execution_id=execution_id, principal=principal)
+        )
         if not await self._wait_until(has_begun, execution_id, run):
             await run  # raises its error
 
-    async def start_turn(
-        self, agent: str, session: str, message: Message, execution_id: str, extensions: JsonObject
+    async def start_turn(  # of the contract
+        self,
+        agent: str,
+        session: str,
+        message: Message,
+        execution_id: str,
+        extensions: JsonObject,
+        *,
+        principal: Identity | None = None,
     ) -> None:
         """Accept a message of a session; if no turn is before it, its execution is recorded when this returns."""
-        queue = SessionQueue.of(self._journal, session)
-        await queue.add(message, execution_id, self._agents[agent].clock, agent=agent, extensions=extensions)
+        queue, clock = SessionQueue.of(self._journal, session), self._agents[agent].clock
+        await queue.add(message, execution_id, clock, agent=agent, principal=principal, extensions=extensions)
         run = self._take_turn(agent, session, message, execution_id)
 
         async def has_begun_or_waits() -> bool:
@@ -442,7 +460,14 @@ class RecordedExecutions(CanRunExecutions):
     async def __aexit__(self, *exception: object) -> None:
         """Do nothing."""
 
-    async def start(self, agent: str, state: AgentState, execution_id: str) -> None:  # noqa: ARG002  # of the contract
+    async def start(
+        self,
+        agent: str,  # noqa: ARG002  # of the contract, as the others
+        state: AgentState,  # noqa: ARG002
+        execution_id: str,  # noqa: ARG002
+        *,
+        principal: Identity | None = None,  # noqa: ARG002
+    ) -> None:
         """Refuse to start an execution.
 
         Raises:

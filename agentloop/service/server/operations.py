@@ -30,8 +30,9 @@ from agentloop.values.parts import Media, Text, find_url_problem
 from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS, ExecutionHead, caller_of
 from agentloop.values.run_requests import with_request
 from agentloop.values.serialization import from_plain, to_json
-from agentloop.values.state import AgentState, initial_prompt
+from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.system_prompts import initial_prompt
 from agentloop.values.value import above, at_least
 
 

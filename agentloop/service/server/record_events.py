@@ -21,6 +21,7 @@ from agentloop.values.records import (
     RecordedInference,
     RecordKind,
 )
+from agentloop.values.run_requests import principal_of
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep
 from agentloop.values.stop import StopSignal
@@ -334,11 +335,12 @@ def unrecorded_end(execution_id: str, state: AgentState) -> ServerEvent:
 
 def details(head: ExecutionHead, state: AgentState) -> JsonDict:
     """Return an execution as plain JSON data: its summary, how it stands, and what waits for decisions."""
-    started = thaw(state.extension(EXTENSION))
+    started, principal = thaw(state.extension(EXTENSION)), principal_of(state)
+    known = "" if principal is None else principal.name
     return {
         **summary(head),
         **outcome(state),
         "pending": pending_calls(state.pending),
-        "started_by": started.get("principal", "") if isinstance(started, dict) else "",
+        "started_by": started.get("principal", "") if isinstance(started, dict) else known,
         **({"status": QUEUED} if not head.record_count and not head.status.is_terminal else {}),
     }

@@ -373,6 +373,7 @@ class TraceExecution(TypedDict):
 
     Attributes:
         agent_name: the name of its agent; empty without one.
+        principal: who asked for it, as `name` or `name@tenant`; empty where nobody is known.
         number: the 1-based index among the executions of its agent.
         status: its status; `interrupted` if it is in progress and no process runs it.
         loop: how the loop was composed when it started.
@@ -387,6 +388,7 @@ class TraceExecution(TypedDict):
     sequence: int
     agent_id: str
     agent_name: str
+    principal: str
     parent_agent_id: str | None
     number: int
     caller: TraceCaller | None

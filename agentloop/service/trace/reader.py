@@ -61,6 +61,7 @@ from agentloop.values.records import (
     caller_of,
     outer_key,
 )
+from agentloop.values.run_requests import principal_of
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution
@@ -563,6 +564,7 @@ class _ExecutionTrace:
             "sequence": self.sequence,
             "agent_id": state.agent_id,
             "agent_name": state.agent_name,
+            "principal": str(principal_of(state) or ""),
             "parent_agent_id": state.parent_agent_id,
             "number": state.execution_count,
             "caller": None

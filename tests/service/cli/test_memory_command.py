@@ -58,7 +58,7 @@ def test_mistakes_are_usage_errors(command_line: CommandLine, file: MemoryFile, 
     """A missing scope, an unknown id, neither or both of ids and --all, and another file exit with 2."""
     (tmp_path / "x.txt").write_text("some text that is no database" * 100)
     path = str(file.path)
-    assert "Missing option '--user', '--agent' or '--session'" in command_line("memory", "list", path).err
+    assert "Missing option '--user', '--agent', '--session' or '--tenant'" in command_line("memory", "list", path).err
     for arguments in (
         ["export", path],
         ["list", str(tmp_path / "missing.db"), "--user", "ada"],

@@ -266,7 +266,7 @@ MISTAKES = [
     ("skills lock absent", 2, "there is no folder absent with skills"),
     ("skills list good.py", 2, "there is no folder good.py with skills"),
     ("memory list absent.db", 2, "Invalid value for 'FILE': File 'absent.db' does not exist."),
-    ("memory list text.db", 2, "Missing option '--user', '--agent' or '--session': whose"),
+    ("memory list text.db", 2, "Missing option '--user', '--agent', '--session' or '--tenant': whose"),
     ("memory list", 2, "Missing argument 'FILE'."),
     ("memory list folder", 2, "Invalid value for 'FILE': File 'folder' is a directory."),
     ("memory export absent.db", 2, "Invalid value for 'FILE': File 'absent.db' does not exist."),
