@@ -26,7 +26,7 @@ from agentloop.durable.forking import fork
 from agentloop.errors import ConfigurationError, DecisionError, InvalidParameter, JournalError
 from agentloop.events import GrantGiven, ToolCallGranted
 from agentloop.interception import Interceptor, RequireApproval
-from agentloop.policies import AskUnlessGranted
+from agentloop.policies import AskUnlessGranted, give_grant
 from agentloop.testing import ManualClock
 from agentloop.toolkits import Ensemble
 from agentloop.values import AgentState, Grant, GrantState, RecordKind, from_json, to_json
@@ -279,6 +279,30 @@ async def test_a_grant_needs_somebody_who_keeps_it() -> None:
         AskUnlessGranted("pay")
     with pytest.raises(ConfigurationError, match="principal"):
         AskUnlessGranted(RequireApproval("pay"), by="user")  # type: ignore[arg-type]
+
+
+async def test_a_grant_is_given_before_any_call_waits() -> None:
+    """A program gives a grant for a tool as it is now; the limits are those of the value, and code gets none."""
+    journal, clock, ledger = MemoryJournal(), ManualClock(), Ledger()
+    given = await give_grant(journal, ledger.tool, Grant(arguments=["amount <= 20"], uses=1), by="boss", clock=clock)
+    assert (given.owner, given.by, given.key, given.given_at) == ("", "boss", "", clock.now())
+    states = [await payer(journal, ledger, pay(amount)).execute("Pay.") for amount in (21, 20, 20)]
+    assert [bool(state.pending) for state in states] == [True, False, True]
+    assert (await only_grant(journal)).used == 1
+
+    @tool(runs_code=True)
+    async def shell(command: str) -> str:
+        """Run a command."""
+        return command
+
+    for wrong, match in (
+        (lambda: give_grant(journal, shell, Grant()), "runs code"),
+        (lambda: give_grant(None, ledger.tool, Grant()), "kept in a journal"),
+        (lambda: give_grant(journal, ledger.tool, Grant(), owner="x" * 201), "at most 200 characters"),
+    ):
+        with pytest.raises(ConfigurationError, match=match):
+            await wrong()
+    assert len(await journal.grants()) == 1
 
 
 async def test_a_grant_of_one_owner_does_not_serve_another() -> None:
@@ -562,7 +586,10 @@ def test_ten_thousand_grants_agree_with_an_oracle() -> None:
     assert let_through > 10_000
 
 
-CASES = [pytest.param(60, id="60"), pytest.param(10_000, id="10000", marks=pytest.mark.heavy)]
+CASES = [
+    pytest.param(60, id="60"),
+    pytest.param(10_000, id="10000", marks=[pytest.mark.heavy, pytest.mark.timeout(3_600)]),
+]
 
 
 @pytest.mark.unreplayed

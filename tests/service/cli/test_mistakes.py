@@ -60,6 +60,15 @@ FILES = {
         'loop = AgentLoop.for_model(ScriptedInference("x"))\nn = 3\n\n\n'
         'def fails():\n    raise ValueError("no")\n'
     ),
+    "paying.py": (
+        "from agentloop import AgentLoop, RequireApproval, ScriptedInference, tool\n"
+        "from agentloop.policies import AskUnlessGranted\n\n\n"
+        '@tool\ndef pay(amount: int) -> str:\n    """Pay."""\n    return "paid"\n\n\n'
+        '@tool(effect="pure")\ndef look() -> str:\n    """Look."""\n    return "seen"\n\n\n'
+        '@tool(runs_code=True)\ndef shell(line: str) -> str:\n    """Run."""\n    return line\n\n\n'
+        'guard = AskUnlessGranted(RequireApproval(["pay", "shell"]))\n'
+        'loop = AgentLoop.for_model(ScriptedInference("x"), tools=[pay, look, shell], interceptors=[guard])\n'
+    ),
     **{f"empty.{suffix}": "" for suffix in ("py", "toml", "md", "json", "db")},
 }
 BINARY = [f"binary.{suffix}" for suffix in ("bin", "py", "toml", "json", "md", "db", "png")]
@@ -291,7 +300,31 @@ MISTAKES = [
     ("budgets nope", 2, "Got unexpected extra argument (nope)"),
     ("grants", 2, "there is no agentloop.db in this directory; name the"),
     ("grants --journal absent.db", 2, "there is no journal absent.db; `agentloop run … --journal"),
-    ("grants nope", 2, "Got unexpected extra argument (nope)"),
+    ("grants nope", 2, "No such command 'nope'"),
+    ("grants --journal good.db add paying:loop pay", 2, "write the options of `grants add` after it"),
+    ("grants add", 2, "Missing argument 'MODULE:LOOP'"),
+    ("grants add paying:loop", 2, "Missing argument 'TOOL'"),
+    ("grants add absent:loop pay", 2, "the module absent cannot be imported"),
+    ("grants add paying:loop pai --journal good.db", 2, "the agent paying:loop has no tool 'pai', did you mean 'pay'?"),
+    (
+        "grants add paying:loop look --journal good.db",
+        2,
+        "no grant is used for calls of look: the agent paying:loop has no",
+    ),
+    (
+        "grants add paying:loop shell --journal good.db",
+        2,
+        "the tool 'shell' runs code, so that there is no grant for its",
+    ),
+    (
+        'grants add paying:loop pay "amount !! 3" --journal good.db',
+        2,
+        "'amount !! 3' is not a limit of an argument; write",
+    ),
+    ('grants add paying:loop pay "0 uses" --journal good.db', 2, "the uses of a grant are a whole number above 0"),
+    ('grants add paying:loop pay "until soon" --journal good.db', 2, "'soon' is not a time; write it as in until"),
+    ("grants add paying:loop pay --journal absent.db", 2, "there is no journal absent.db; `agentloop run … --journal"),
+    ("grants add paying:loop pay", 2, "there is no agentloop.db in this directory; name the"),
     ("runs list", 2, "there is no agentloop.db in this directory; name the"),
     ("runs list --journal absent.db", 2, "there is no journal absent.db; `agentloop run … --journal"),
     ("runs list --journal folder", 2, "there is no journal folder; `agentloop run … --journal"),
