@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, approve, tool
-from agentloop.contracts import Tool
-from agentloop.durable import MemoryJournal, open_journal, replay
+from agentloop.contracts import CanKeepGrants, Tool
+from agentloop.durable import MemoryJournal, PostgresJournal, SqliteJournal, open_journal, replay
 from agentloop.durable.bodies import read_intent
 from agentloop.durable.forking import fork
 from agentloop.errors import ConfigurationError, DecisionError, InvalidParameter, JournalError
 from agentloop.events import GrantGiven, ToolCallGranted
 from agentloop.interception import Interceptor, RequireApproval
 from agentloop.policies import AskUnlessGranted, give_grant
-from agentloop.testing import ManualClock
+from agentloop.testing import GrantKit, ManualClock
 from agentloop.toolkits import Ensemble
 from agentloop.values import AgentState, Grant, GrantState, RecordKind, from_json, to_json
 from agentloop.values.grants import GrantUse
@@ -621,6 +622,27 @@ async def test_executions_agree_with_an_oracle(count: int) -> None:
             found = await only_grant(journal)
             assert (found.used, Fraction(found.spent), found.holds) == (used, spent, ())
     assert min(ran, waited) > count
+
+
+# --- the stores -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["memory", "sqlite"])
+def test_journals_keep_their_laws(name: str, tmp_path: Path) -> None:
+    """The journals of the package pass the kit of their contract."""
+    numbers = count()
+
+    def create() -> CanKeepGrants:
+        path = tmp_path / f"{next(numbers)}.db"
+        return MemoryJournal() if name == "memory" else SqliteJournal(path, synchronous="normal")
+
+    GrantKit(create, examples=3 if name == "sqlite" else 20).check_all()
+
+
+def test_postgres_keeps_the_laws_of_grants(postgres_url: str) -> None:
+    """A journal in PostgreSQL passes the kit; each one has a schema of its own."""
+    numbers = count()
+    GrantKit(lambda: PostgresJournal(postgres_url, schema=f"store_{next(numbers)}"), examples=3).check_all()
 
 
 # --- processes that are killed --------------------------------------------------------------------------------------
