@@ -17,7 +17,7 @@ GrantChange: TypeAlias = Callable[[GrantState], GrantState]
 class CanKeepGrants(CanJournal):
     """A journal that keeps grants, for one process or for many. The journals of the package do.
 
-    An implementer keeps the laws 16 and 36:
+    An implementer keeps the laws 9, 36 and 43, which `GrantKit` checks:
 
     - Updates of one grant are serialized: each change receives what the previous one returned.
     - What an update returned is there for every later update and list, of any process that uses the journal.

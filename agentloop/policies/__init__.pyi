@@ -13,6 +13,7 @@ from agentloop.policies.budgets.shared_account import BudgetAccount as BudgetAcc
 from agentloop.policies.budgets.token_account import token_account as token_account
 from agentloop.policies.egress import EgressApproval as EgressApproval
 from agentloop.policies.grants import AskUnlessGranted as AskUnlessGranted
+from agentloop.policies.grants import give_grant as give_grant
 from agentloop.policies.guardrails import Guardrails as Guardrails
 from agentloop.policies.guardrails import Inspection as Inspection
 from agentloop.policies.guardrails import ModelJudge as ModelJudge

@@ -13,16 +13,18 @@ from attrs import define, evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, CanUseLabels, MaybeAwaitable
+from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_keep_grants import CanKeepGrants, CanReplayGrants, CanUseGrants
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tool import CanCallTools, Tool
 from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import GrantGiven, ToolCallGranted
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
 from agentloop.values.decisions import Approve, Suspend
-from agentloop.values.grants import GrantState, GrantUse
+from agentloop.values.grants import Grant, GrantState, GrantUse
 from agentloop.values.json import format_json
 from agentloop.values.owners import Owner, check_owner
 from agentloop.values.points import AfterExecution, AroundToolUse, BeforeToolUse, ProceedToolUse
@@ -30,6 +32,7 @@ from agentloop.values.run_requests import principal_of
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
 
 _MAX_OWNER = 200
@@ -303,6 +306,56 @@ def _step_of(point: BeforeToolUse) -> int | None:
     return None if place is None else place[0]
 
 
+async def give_grant(  # one argument for each thing that a grant says
+    journal: CanJournal | None,
+    tool: Tool,
+    grant: Grant,
+    *,
+    ensemble: str = "",
+    owner: str = "",
+    by: str = "",
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> GrantState:
+    """Give a grant without a call that waits, and return it; it is durable when this returns.
+
+        await give_grant(journal, pay, Grant(arguments=["amount <= 50"], uses=10), owner="acme/ada", by="boss")
+
+    Args:
+        journal: keeps the grant, beside the executions whose calls use it.
+        tool: the tool, as it is now: a changed definition ends the grant.
+        grant: the limits.
+        ensemble: the name of the tool's group; empty for none.
+        owner: whose calls may use it, as `AskUnlessGranted.by` names them: `acme/ada` for the principal `ada` of the tenant `acme`,
+            `/ada` without a tenant, `acme/` for all of a tenant that shares grants; by default the executions for which nobody is
+            known to have asked.
+        by: who gives it, for the record.
+        clock: the source of the time; by default that of the system.
+        ids: the source of its id; by default a random one.
+
+    Raises:
+        ConfigurationError: there is no journal, or it keeps no grants; the tool runs code, so that each of its calls is asked about;
+            or the owner is longer than 200 characters.
+        JournalError: the journal cannot be written.
+    """
+    if not isinstance(journal, CanKeepGrants):
+        found = "" if journal is None else f"; {type(journal).__name__} is no CanKeepGrants"
+        raise ConfigurationError(f"a grant is kept in a journal, such as SqliteJournal('runs.db'){found}")
+    if tool.policy.runs_code or isinstance(tool, CanCallTools):
+        raise ConfigurationError(f"the tool {tool.name!r} runs code, so that there is no grant for its calls")
+    state = GrantState(
+        id=(ids or RandomIds()).new_id("grant"),
+        grant=grant,
+        tool=tool.name,
+        definition=definition_digest(tool.spec, ensemble),
+        owner=_checked_owner(owner, "the owner of a grant is"),
+        by=by,
+        given_at=(clock or SystemClock()).now(),
+    )
+    await journal.add_grant(state)
+    return state
+
+
 def definition_digest(tool: ToolSpec, ensemble: str = "") -> str:
     """Return the identity of a tool's definition, for grants: SHA-256, in hexadecimal.
 
@@ -339,12 +392,7 @@ def owner_of(state: AgentState, by: Owner) -> str:
         ConfigurationError: a function returns something other than a text of at most 200 characters.
     """
     if callable(by):
-        owner: object = by(state)
-        if not isinstance(owner, str) or len(owner) > _MAX_OWNER:
-            raise ConfigurationError(
-                f"the function that names the owner of grants returns a text of at most {_MAX_OWNER} characters, not {owner!r:.100}"
-            )
-        return owner
+        return _checked_owner(by(state), "the function that names the owner of grants returns")
     principal = principal_of(state)
     if principal is None:
         return ""
@@ -352,3 +400,9 @@ def owner_of(state: AgentState, by: Owner) -> str:
     # Those without a tenant have nothing in common.
     is_shared = by == "tenant" and tenant
     return f"{tenant}/" if is_shared else f"{tenant}/{quote(principal.name, safe='')}"
+
+
+def _checked_owner(owner: object, subject: str) -> str:
+    if not isinstance(owner, str) or len(owner) > _MAX_OWNER:
+        raise ConfigurationError(f"{subject} a text of at most {_MAX_OWNER} characters, not {owner!r:.100}")
+    return owner

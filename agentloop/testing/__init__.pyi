@@ -17,6 +17,7 @@ from agentloop.testing.executor_kit import ExecutorKit as ExecutorKit
 from agentloop.testing.fake_tool import FakeTool as FakeTool
 from agentloop.testing.faults import Fault as Fault
 from agentloop.testing.faults import FaultPlan as FaultPlan
+from agentloop.testing.grant_kit import GrantKit as GrantKit
 from agentloop.testing.guarded import assert_guarded as assert_guarded
 from agentloop.testing.inference_kit import InferenceKit as InferenceKit
 from agentloop.testing.interceptor_kit import InterceptorKit as InterceptorKit

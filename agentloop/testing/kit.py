@@ -72,6 +72,7 @@ LAWS: Mapping[int, str] = {
     40: "One owner: every part of the loop in charge acts in the same way, whichever way a conversation comes to that loop.",
     41: "Testimony: what a tool or a server answered reaches the model, whatever its form; a call that may have run says so.",
     42: "Sessions: the conversation of a session is a sequence of whole turns in the order in which their messages were accepted; none is lost with its process.",
+    43: "Grants: a use of a grant is counted if and only if the intent of its call is stored, and once; no more calls use it than it has room for.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

@@ -22,6 +22,7 @@ from agentloop.testing import (
     CompilerKit,
     DriverKit,
     ExecutorKit,
+    GrantKit,
     InferenceKit,
     InterceptorKit,
     JournalKit,
@@ -64,6 +65,7 @@ def implementations() -> Iterator[tuple[str, Kit]]:
     yield "inference: fallback", InferenceKit(lambda model: FallbackInference([model, model]), examples=_EXAMPLES)
     yield "journal: memory", JournalKit(MemoryJournal, examples=_EXAMPLES)
     yield "accounts: memory", AccountKit(MemoryAccounts, examples=_EXAMPLES)
+    yield "grants: memory", GrantKit(MemoryJournal, examples=_EXAMPLES)
     yield "store: memory", StoreKit(MemoryStore, examples=_EXAMPLES)
     yield "tool: function", ToolKit(lambda: add, [{"a": 1}, {"a": 2, "b": 3}], examples=2)
     yield "listener: function", ListenerKit(lambda: lambda _: None, examples=_EXAMPLES)

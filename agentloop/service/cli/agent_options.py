@@ -56,7 +56,14 @@ from agentloop.service.cli.execution import (
 )
 from agentloop.service.cli.inventory import FC, load_servers, mcp_option, trust_of, trust_option
 from agentloop.service.cli.principals import principal_option
-from agentloop.service.cli.sources import dependencies_option, file_of, load_dependencies, load_tools
+from agentloop.service.cli.sources import (
+    dependencies_option,
+    file_of,
+    load_dependencies,
+    load_loop,
+    load_tools,
+    names_loop,
+)
 from agentloop.toolkits.import_path import AllowedModules
 from agentloop.toolkits.statements import Trust
 from agentloop.values.capabilities import CapabilityRow
@@ -262,7 +269,7 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
         max_cost: float | None,
         **options: Any,
     ) -> None:
-        # The file of an agent has its own number of steps, which only the command line itself replaces.
+        # An agent of a file or module has its own number of steps, which only the command line itself replaces.
         context = click.get_current_context()
         if context.params.get("agent_file") is not None and not is_given(context, "max_steps"):
             max_steps = None
@@ -281,7 +288,7 @@ _LIMIT_OPTIONS = (
         "--max-steps",
         type=click.IntRange(min=1),
         metavar="STEPS",
-        help=f"Stop after this many steps; {_DEFAULT_STEPS} by default, or the number in the file of the agent.",
+        help=f"Stop after this many steps; {_DEFAULT_STEPS} by default, or the number of the agent.",
     ),
     configured_option("--timeout", type=float, metavar="SECONDS", help="Stop after this time."),
     configured_option(
@@ -331,12 +338,12 @@ class Subject:
 
 @frozen(kw_only=True)
 class AgentOptions:
-    """The agent that a command line describes by options, or by a file.
+    """The agent that a command line describes by options, by a file, or by the name of a loop in a module.
 
     Attributes:
         model: the model string, or `demo`; None for the model of the file.
         base_url: the address of the model, if it is not the provider's own.
-        file: the file of the agent; None for an agent that the options describe.
+        file: the file of the agent, or the path of a loop; None for an agent that the options describe.
         variables: the variables of its system prompts.
         places: the files of the tools.
         servers: the MCP servers.
@@ -366,9 +373,14 @@ class AgentOptions:
     principal: Identity | None = None
 
     @property
+    def loop_path(self) -> str:
+        """The path of a loop, such as `support:loop` or `support.py:loop`, where `file` is one; else empty."""
+        return self.file if self.file is not None and names_loop(self.file) else ""
+
+    @property
     def has_strangers_words(self) -> bool:
         """Whether the instructions or the descriptions of tools are in a file that the person does not trust."""
-        files = [] if self.file is None else [Path(self.file)]
+        files = [] if self.file is None or self.loop_path else [Path(self.file)]
         files += [file for file in map(file_of, self.places) if file.suffix == ".toml"]
         return not all(map(self.trust.covers, files))
 
@@ -429,6 +441,8 @@ class AgentOptions:
         return subject
 
     def _build(self, guards: Sequence[Interceptor]) -> Subject:
+        if self.loop_path:
+            return _subject_of(load_loop(self.loop_path), self.driver)
         if self.file is not None:
             return self._from_file(self.file, guards)
         if self.model == DEMO_MODEL:
@@ -451,6 +465,9 @@ class AgentOptions:
             AllowedModules.of(self.allow)
         except TypeError as error:
             raise InvalidUsage(f"--allow: {error}") from error
+        if self.loop_path:
+            self._check_loop(self.loop_path)
+            return
         if self.model is None and self.file is None:
             raise click.UsageError(
                 f"Missing option '--model', or '--agent'; {MODEL_VARIABLE} and `agentloop config set model PROVIDER:MODEL` set a "
@@ -477,6 +494,24 @@ class AgentOptions:
                 names = " and ".join(name for name, is_given in given.items() if is_given)
                 raise InvalidUsage(f"the file of --agent decides about {names}; omit it, or change the file")
 
+    def _check_loop(self, path: str) -> None:
+        defaults = DriverOptions()
+        given = {
+            "--model": self.model is not None,
+            "--base-url": self.base_url is not None,
+            "--var": bool(self.variables),
+            "--tools": bool(self.places),
+            "--mcp": bool(self.servers),
+            "--allow": bool(self.allow),
+            "--allow-server": bool(self.allow_servers),
+            "--system": bool(self.system),
+            "--driver": self.driver.name != defaults.name,
+            "--mode": self.driver.mode != defaults.mode,
+        }
+        names = [name for name, is_there in given.items() if is_there]
+        if names:
+            raise InvalidUsage(f"the code of {path} decides about {' and '.join(names)}; omit it, or change the code")
+
     def _from_file(self, file: str, guards: Sequence[Interceptor]) -> Subject:
         model: CanInfer | LLMConfig | None = None
         if self.model is not None:
@@ -488,13 +523,7 @@ class AgentOptions:
             raise InvalidUsage(str(error)) from error
         parts = {"tools": load_tools(self.places, self.allow, self.trust, self.grants).plus(*self.servers)}
         loop = build_agent(AgentLoop, sources, model, parts, guards=guards, grants=self.grants)
-        if self.driver.streaming:
-            loop = with_streaming(loop)
-        configs = list(_configs_of(loop))
-        secrets = [secret for config in configs for secret in config.secrets]
-        first = configs[0] if configs else None
-        model_name, provider = (first.model, first.provider) if first is not None else ("", "")
-        return Subject(loop=loop, model_name=model_name, provider=provider, secrets=secrets)
+        return _subject_of(loop, self.driver)
 
     def _demo(self, guards: Sequence[Interceptor]) -> Subject:
         tools = load_tools(self.places, self.allow, self.trust, self.grants) if self.places else None
@@ -511,6 +540,16 @@ class AgentOptions:
             dependencies=demo.DemoCluster() if tools is None else None,
             notice=_DEMO_NOTICE,
         )
+
+
+def _subject_of(loop: AgentLoop, driver: DriverOptions) -> Subject:
+    """Return a loop as what a command executes."""
+    configs = list(_configs_of(loop))
+    secrets = [secret for config in configs for secret in config.secrets]
+    first = configs[0] if configs else None
+    model_name, provider = (first.model, first.provider) if first is not None else ("", "")
+    streaming = with_streaming(loop) if driver.streaming else loop
+    return Subject(loop=streaming, model_name=model_name, provider=provider, secrets=secrets)
 
 
 def with_streaming(loop: AgentLoop) -> AgentLoop:
@@ -562,8 +601,9 @@ _AGENT_OPTIONS = (
         "--agent",
         "agent_file",
         type=click.Path(),
-        metavar="FILE",
-        help="A TOML or Markdown file that describes the agent; --model then replaces its model, and --tools adds tools.",
+        metavar="FILE|MODULE:LOOP",
+        help="A TOML or Markdown file that describes the agent; --model then replaces its model, and --tools adds tools. Or a loop "
+        "in a module, or a function that returns one: its code decides about its model and tools, and about which calls wait.",
     ),
     click.option(
         "--var",

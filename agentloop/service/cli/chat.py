@@ -400,6 +400,7 @@ Examples:
   agentloop chat -m openai:gpt-5 --tools shop.py
   agentloop chat -m ollama:qwen3 --resume talk.json
   agentloop chat --agent support.md --allow myapp.tools --var shop=Delft
+  agentloop chat --agent support:loop --journal runs.db
   echo "Where is order 7?" | agentloop chat --agent support.md --approve none
 
 \b

@@ -42,7 +42,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "demo": CommandEntry("agentloop.service.cli.demo", "Watch an agent at work: no API key, no network."),
     "grants": CommandEntry(
-        "agentloop.service.cli.grants", "Show what people have allowed for later calls, and end it."
+        "agentloop.service.cli.grants", "Show what people have allowed for later calls, allow more, or end it."
     ),
     "mcp": CommandEntry("agentloop.service.cli.mcp", "Serve tools, or an agent, over MCP."),
     "memory": CommandEntry("agentloop.service.cli.memory", "List, export or forget what agents remember."),

@@ -146,6 +146,7 @@ Examples:
   agentloop run "Where is order 7?" --model openai:gpt-5 --tools shop.toml --allow myapp.tools
   agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve all
   agentloop run "Where is order 7?" --agent support.md --allow myapp.tools --var shop=Delft
+  agentloop run "Where is order 7?" --agent support:loop
   agentloop run "Book the trip." --model openai:gpt-5 --tools travel.py --journal runs.db
 
 \b

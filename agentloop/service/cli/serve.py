@@ -103,7 +103,7 @@ public_host_option: Callable[[FC], FC] = click.option(
     "scopes",
     multiple=True,
     type=click.Choice([scope.value for scope in Scope]),
-    help="What the new token allows; by default all but `all`. May be repeated.",
+    help="What the new token allows; by default `start`, `read`, `decide` and `stop`. May be repeated.",
 )
 def serve(  # noqa: PLR0913  # one parameter for each option
     *,
@@ -162,7 +162,7 @@ def serve(  # noqa: PLR0913  # one parameter for each option
 def _add_token(tokens: str | None, name: str, scopes: Sequence[str], tenant: str) -> None:
     if tokens is None:
         raise InvalidUsage("--add-token needs --tokens FILE, the file to add it to")
-    given = scopes or [scope for scope in Scope if scope != Scope.ALL]
+    given = scopes or [scope for scope in Scope if scope not in {Scope.DELETE, Scope.ALL}]
     click.echo(TokenFile.add(tokens, name, given, tenant=tenant))
 
 

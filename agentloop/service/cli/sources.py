@@ -187,6 +187,12 @@ def _defined_values(module: ModuleType, path: Path, kinds: tuple[type[T], ...]) 
 # --- loops ----------------------------------------------------------------------------------------------------------
 
 
+def names_loop(place: str) -> bool:
+    """Return whether a place is the path of a loop, `module:name` or `file.py:name`, and not that of a file."""
+    module, _, name = place.rpartition(":")
+    return bool(module) and name.isidentifier() and not Path(place).exists()
+
+
 def load_loop(path: str) -> AgentLoop:
     """Return the loop that `module:name` or `file.py:name` names, or the one that a function of this name returns.
 

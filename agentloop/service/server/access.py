@@ -62,13 +62,15 @@ class Scope(StrEnum):
     """What a principal may do.
 
     `START` starts executions and sends messages to them, `READ` lists, fetches and follows them, `DECIDE` decides about pending
-    calls, `STOP` stops them. These hold for the executions that the principal has started; with `ALL`, for every one.
+    calls, `STOP` stops them. These hold for the executions that the principal has started; with `ALL`, for every one. `DELETE`
+    deletes sessions of the principal's tenant.
     """
 
     START = "start"
     READ = "read"
     DECIDE = "decide"
     STOP = "stop"
+    DELETE = "delete"
     ALL = "all"
 
 
@@ -99,8 +101,8 @@ def _as_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
 class Principal:
     """Who sends a request.
 
-    The ids of the executions that a principal starts begin with its name and a colon, so that principals cannot take or guess
-    the ids of each other.
+    The ids of the executions that a principal starts begin with its tenant and its name, `@acme:ada:`, or without a tenant with its
+    name, `ada:`. So principals cannot take or guess the ids of each other, also where two tenants have one of the same name.
 
     Attributes:
         name: the name, which is recorded with what it starts and decides.
@@ -131,7 +133,7 @@ class Principal:
 
     def may_see(self, execution_id: str) -> bool:
         """Whether an execution, or the one that it serves, was started by this principal, or it may see all."""
-        return Scope.ALL in self.scopes or root_of(execution_id).startswith(f"{self.name}:")
+        return Scope.ALL in self.scopes or root_of(execution_id).startswith(self.executions)
 
     def execution_id(self, name: str) -> str:
         """Return the id of an execution of this principal.
@@ -142,12 +144,17 @@ class Principal:
         Raises:
             RequestRefused: the name has characters that an id cannot have.
         """
-        plain = name.removeprefix(f"{self.name}:")
+        plain = name.removeprefix(self.executions)
         if not _EXECUTION_NAME.fullmatch(plain):
             raise RequestRefused(
                 422, "invalid_id", "an id has up to 200 letters, digits and . _ ~ -, and begins with a letter or digit"
             )
-        return f"{self.name}:{plain}"
+        return self.executions + plain
+
+    @property
+    def executions(self) -> str:
+        """With what the ids of the executions begin that the principal starts: its tenant, if it has one, its name, and a colon."""
+        return f"@{self.tenant}:{self.name}:" if self.tenant else f"{self.name}:"
 
     @property
     def sessions(self) -> str:

@@ -49,6 +49,7 @@ from agentloop.service.server.grants import list_grants, revoke_grant
 from agentloop.service.server.openapi import openapi_document
 from agentloop.service.server.operations import Operations, ServerLimits
 from agentloop.service.server.record_events import QUEUED, ServerEvent
+from agentloop.service.server.sessions import delete_own_session
 from agentloop.service.server.traces import TraceOperations
 from agentloop.values.json import format_json, parse_json
 
@@ -152,7 +153,7 @@ class ServerApplication:
             return {}
         return {
             "access-control-allow-origin": origin,
-            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-methods": "GET, POST, DELETE",
             "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
             "access-control-expose-headers": "Location",
             "access-control-max-age": "600",
@@ -245,14 +246,14 @@ class ServerApplication:
         Raises:
             RequestRefused: it has too many requests that wait; the status is 429.
         """
-        if self._waits[principal.name] >= self.limits.waits:
+        if self._waits[principal.executions] >= self.limits.waits:
             many = f"{self.limits.waits} requests wait; ask again when one of them has its answer"
             raise RequestRefused(429, "too_many_waits", many, {"retry-after": "5"})
-        self._waits[principal.name] += 1
+        self._waits[principal.executions] += 1
         try:
             yield
         finally:
-            self._waits[principal.name] -= 1
+            self._waits[principal.executions] -= 1
 
     # --- streams ------------------------------------------------------------------------------------------------
 
@@ -262,7 +263,7 @@ class ServerApplication:
         Raises:
             RequestRefused: it has too many open ones; the status is 429.
         """
-        if self._streams[principal.name] >= self.limits.streams:
+        if self._streams[principal.executions] >= self.limits.streams:
             many = f"{self.limits.streams} streams are open; close one of them"
             raise RequestRefused(429, "too_many_streams", many, {"retry-after": "5"})
 
@@ -275,10 +276,10 @@ class ServerApplication:
             RequestRefused: the principal has too many open streams.
         """
         self.check_streams(principal)
-        self._streams[principal.name] += 1
+        self._streams[principal.executions] += 1
 
         def release() -> None:
-            self._streams[principal.name] -= 1
+            self._streams[principal.executions] -= 1
 
         return _EventStream(events, run, self.operations, self.limits.send_seconds, release)
 
@@ -427,6 +428,10 @@ async def _revoke_grant(application: ServerApplication, request: Request, princi
     return _json(await revoke_grant(application.operations, principal, _id(request)))
 
 
+async def _delete_session(application: ServerApplication, request: Request, principal: Principal) -> Response:
+    return _json(await delete_own_session(application.operations, principal, _id(request)))
+
+
 async def _send_message(application: ServerApplication, request: Request, principal: Principal) -> Response:
     await application.operations.send(principal, _id(request), await application.body(request))
     return Response(status_code=202)
@@ -497,6 +502,7 @@ HANDLERS: Mapping[tuple[str, str], Handler] = {
     ("GET", "/executions/{id:path}"): _fetch,
     ("GET", "/grants"): _list_grants,
     ("POST", "/grants/{id}/revoke"): _revoke_grant,
+    ("DELETE", "/sessions/{id}"): _delete_session,
     ("POST", "/ag-ui"): _run_ag_ui,
     ("GET", "/trace"): _trace_page,
     ("GET", "/trace/{id:path}"): _trace_page,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from agentloop.contracts.can_keep_grants import CanKeepGrants
 from agentloop.service.server.access import Principal, RequestRefused, Scope
 from agentloop.service.server.operations import Operations
@@ -11,7 +13,7 @@ from agentloop.values.time_and_ids import SystemClock
 
 
 async def list_grants(operations: Operations, principal: Principal) -> JsonDict:
-    """Return the grants that were given in executions which a principal may see, oldest first.
+    """Return the grants that were given in executions which a principal may see, or beforehand for its calls, oldest first.
 
     Raises:
         RequestRefused: the principal may not read.
@@ -47,5 +49,8 @@ def _keeper(operations: Operations) -> CanKeepGrants:
 
 
 def _may_see(principal: Principal, state: GrantState) -> bool:
-    # The key of a call begins with the id of its execution.
-    return principal.may_see(state.key)
+    if state.key:  # of a call, which begins with the id of its execution
+        return principal.may_see(state.key)
+    tenant, name = [quote(text, safe="") for text in (principal.tenant, principal.name)]
+    own = {f"{tenant}/{name}", *([f"{tenant}/"] if tenant else [])}
+    return Scope.ALL in principal.scopes or state.owner in own

@@ -149,6 +149,12 @@ _OPERATIONS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("post", "/grants/{id}/revoke"): _operation(
         "End a grant: no further call can use it.", "200", _json_content(_ref("GrantState")), parameters=[_ID]
     ),
+    ("delete", "/sessions/{id}"): _operation(
+        "Delete a session with all its turns.",
+        "200",
+        _json_content(_ref("DeletedSession")),
+        parameters=[_parameter("path", "id", "string", "The session.")],
+    ),
     ("post", "/ag-ui"): _operation(
         "Run an agent for a front end that speaks AG-UI.",
         "200",
@@ -222,6 +228,7 @@ _SCHEMAS: Mapping[str, Any] = {
     ),
     "Grants": _object(("grants",), grants={"type": "array", "items": _ref("GrantState")}),
     "GrantState": {"type": "object", "description": "a grant, its `status`, and what was `used` and `spent`"},
+    "DeletedSession": _object(("session", "turns"), session=_TEXT, turns={**_NUMBER, "description": "how many it had"}),
     "Summary": _object(tuple(_SUMMARY), **_SUMMARY),
     "Page": _object(
         ("executions", "next"),

@@ -92,6 +92,27 @@ def test_a_grant_of_the_command_line_is_used_listed_and_revoked(
     assert command_line("run", "Pay.", *options).code == 3
 
 
+def test_a_grant_is_added_before_a_call_waits(
+    command_line: CommandLine, server: ModelServer, agent: Path, tmp_path: Path
+) -> None:
+    """`grants add` gives one for the tool of an agent; `run` of that agent uses it, and asks when it is used up."""
+    journal = str(tmp_path / "runs.db")
+    run = ["run", "Pay.", "--agent", f"{agent}:create", "--journal", journal]
+    assert command_line(*run).code == 3
+    added = command_line(
+        "grants", "add", f"{agent}:create", "pay", "amount <= 50; 1 use", "--as", "boss", "--journal", journal
+    )
+    assert (added.code, "amount <= 50, 1 use" in added.err) == (0, True), added
+    (state,) = json.loads(command_line("grants", "--journal", journal, "--json").out)
+    assert (state["id"], state["by"], state["owner"], state["uses"]) == (added.out.strip(), "boss", "", 1)
+    assert [command_line(*run).code for _ in range(2)] == [0, 3]
+    others = command_line(
+        "grants", "add", f"{agent}:create", "pay", "--owner", "acme/ada", "--json", "--journal", journal
+    )
+    assert json.loads(others.out)["owner"] == "acme/ada"
+    assert command_line(*run).code == 3
+
+
 def test_a_person_gives_a_grant_at_the_question() -> None:
     """`g` is offered for a call that takes a grant, and asks for the limits until they can be read; elsewhere it is no answer."""
     call = waiting({"amount": 20})

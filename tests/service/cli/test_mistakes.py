@@ -60,6 +60,15 @@ FILES = {
         'loop = AgentLoop.for_model(ScriptedInference("x"))\nn = 3\n\n\n'
         'def fails():\n    raise ValueError("no")\n'
     ),
+    "paying.py": (
+        "from agentloop import AgentLoop, RequireApproval, ScriptedInference, tool\n"
+        "from agentloop.policies import AskUnlessGranted\n\n\n"
+        '@tool\ndef pay(amount: int) -> str:\n    """Pay."""\n    return "paid"\n\n\n'
+        '@tool(effect="pure")\ndef look() -> str:\n    """Look."""\n    return "seen"\n\n\n'
+        '@tool(runs_code=True)\ndef shell(line: str) -> str:\n    """Run."""\n    return line\n\n\n'
+        'guard = AskUnlessGranted(RequireApproval(["pay", "shell"]))\n'
+        'loop = AgentLoop.for_model(ScriptedInference("x"), tools=[pay, look, shell], interceptors=[guard])\n'
+    ),
     **{f"empty.{suffix}": "" for suffix in ("py", "toml", "md", "json", "db")},
 }
 BINARY = [f"binary.{suffix}" for suffix in ("bin", "py", "toml", "json", "md", "db", "png")]
@@ -174,6 +183,20 @@ MISTAKES = [
     ("run hi --agent yaml.md", 2, "yaml.md, line 3: the front matter is not YAML: expected"),
     ("run hi --agent loop.toml", 2, "loop.toml: there is no file loop.toml"),
     ("run hi --agent good.py", 2, "good.py, line 1: this is not TOML: Expected '=' after a"),
+    ("run hi --agent loopapp:lop", 2, "there is no 'lop' in"),
+    ("run hi --agent loopapp.py:n", 2, "loopapp.py:n is of type int, not an AgentLoop or a function that"),
+    ("run hi --agent loopapp:fails", 2, "loopapp:fails did not return a loop: ValueError: no"),
+    ("run hi --agent absent.py:loop", 2, "there is no file absent.py; name a loop as module:loop or file.py:loop"),
+    (
+        "run hi --agent loopapp:loop -m ollama:m -s x",
+        2,
+        "the code of loopapp:loop decides about --model and --system; omit",
+    ),
+    (
+        "chat --agent loopapp:loop --tools good.py",
+        2,
+        "the code of loopapp:loop decides about --tools; omit it, or change",
+    ),
     ("R --tools absent.py", 2, "name a Python or TOML file, or file.py:name"),
     ("R --tools folder", 2, "name a Python or TOML file, or file.py:name"),
     ("R --tools binary.bin", 2, "is not a Python file: its name must end in .py"),
@@ -277,7 +300,31 @@ MISTAKES = [
     ("budgets nope", 2, "Got unexpected extra argument (nope)"),
     ("grants", 2, "there is no agentloop.db in this directory; name the"),
     ("grants --journal absent.db", 2, "there is no journal absent.db; `agentloop run … --journal"),
-    ("grants nope", 2, "Got unexpected extra argument (nope)"),
+    ("grants nope", 2, "No such command 'nope'"),
+    ("grants --journal good.db add paying:loop pay", 2, "write the options of `grants add` after it"),
+    ("grants add", 2, "Missing argument 'MODULE:LOOP'"),
+    ("grants add paying:loop", 2, "Missing argument 'TOOL'"),
+    ("grants add absent:loop pay", 2, "the module absent cannot be imported"),
+    ("grants add paying:loop pai --journal good.db", 2, "the agent paying:loop has no tool 'pai', did you mean 'pay'?"),
+    (
+        "grants add paying:loop look --journal good.db",
+        2,
+        "no grant is used for calls of look: the agent paying:loop has no",
+    ),
+    (
+        "grants add paying:loop shell --journal good.db",
+        2,
+        "the tool 'shell' runs code, so that there is no grant for its",
+    ),
+    (
+        'grants add paying:loop pay "amount !! 3" --journal good.db',
+        2,
+        "'amount !! 3' is not a limit of an argument; write",
+    ),
+    ('grants add paying:loop pay "0 uses" --journal good.db', 2, "the uses of a grant are a whole number above 0"),
+    ('grants add paying:loop pay "until soon" --journal good.db', 2, "'soon' is not a time; write it as in until"),
+    ("grants add paying:loop pay --journal absent.db", 2, "there is no journal absent.db; `agentloop run … --journal"),
+    ("grants add paying:loop pay", 2, "there is no agentloop.db in this directory; name the"),
     ("runs list", 2, "there is no agentloop.db in this directory; name the"),
     ("runs list --journal absent.db", 2, "there is no journal absent.db; `agentloop run … --journal"),
     ("runs list --journal folder", 2, "there is no journal folder; `agentloop run … --journal"),

@@ -107,10 +107,10 @@ async def test_a_message_waits_for_the_turn_before_it() -> None:
         assert (second.status_code, second.json()["status"], second.json()["input"]) == (202, "queued", "second")
         assert (await say(client, "second", id="second")).status_code == 202
         assert (await say(client, "other", id="second")).status_code == 422
-        assert (await client.get("/executions/ada:second", headers=bearer("ada"))).json()["status"] == "queued"
-        assert (await client.get("/executions/ada:second", headers=bearer("bob"))).status_code == 404
+        assert (await client.get("/executions/@north:ada:second", headers=bearer("ada"))).json()["status"] == "queued"
+        assert (await client.get("/executions/@north:ada:second", headers=bearer("bob"))).status_code == 404
         waiting.go.set()
-        texts = await texts_of(client, "ada:second", "ada")
+        texts = await texts_of(client, "@north:ada:second", "ada")
         assert [text for text in texts if text] == ["first", "I read first", "second", "I read second"]
         assert (await say(client, "second", id="second")).status_code == 200
         assert (await settled(client, first["id"]))["status"] == "completed"
@@ -124,12 +124,12 @@ async def test_a_waiting_message_can_be_stopped_and_added_to() -> None:
         await waiting.until_started()
         await say(client, "second", id="second")
         await say(client, "third", id="third")
-        assert (await client.post("/executions/ada:second/stop", json={"reason": "no"})).status_code == 202
-        more = await client.post("/executions/ada:third/messages", json={"message": "and this"})
+        assert (await client.post("/executions/@north:ada:second/stop", json={"reason": "no"})).status_code == 202
+        more = await client.post("/executions/@north:ada:third/messages", json={"message": "and this"})
         assert more.status_code == 202
         waiting.go.set()
-        texts = await texts_of(client, "ada:third", "ada")
-        assert (await settled(client, "ada:second"))["status"] == "stopped"
+        texts = await texts_of(client, "@north:ada:third", "ada")
+        assert (await settled(client, "@north:ada:second"))["status"] == "stopped"
         assert [text for text in texts if text][-3:] == ["third", "and this", "I read and this"]
 
 
@@ -141,12 +141,14 @@ async def test_another_server_answers_what_a_dead_one_has_accepted(tmp_path: Any
         for name in ("one", "two"):
             started = {"agent": "default", "principal": "ada", "request": name}
             extensions = freeze_object({"agentloop.server": started})
-            await queue.add(Message.user(name), f"ada:{name}", SystemClock(), agent="default", extensions=extensions)
+            await queue.add(
+                Message.user(name), f"@north:ada:{name}", SystemClock(), agent="default", extensions=extensions
+            )
         async with serving(echoing(journal), authenticate=TOKENS.get) as client:
             async with asyncio.timeout(LONGEST):
                 while await queue.waiting():
                     await journal.wait_for_change(timeout=LONGEST)
-            assert await texts_of(client, "ada:two", "ada") == ["one", "re: one", "two", "re: two"]
+            assert await texts_of(client, "@north:ada:two", "ada") == ["one", "re: one", "two", "re: two"]
 
 
 async def test_two_servers_answer_in_order(db: str) -> None:
@@ -179,11 +181,13 @@ async def test_workers_of_a_cluster_answer_sessions(tmp_path: Any) -> None:
         worker = Worker(agents, str(place), name="one")
         running = asyncio.create_task(worker.run())
         try:
-            assert (await settled(client, "ada:one"))["status"] in {"queued", "completed"}
+            assert (await settled(client, "@north:ada:one"))["status"] in {"queued", "completed"}
             async with asyncio.timeout(LONGEST):
-                while (await client.get("/executions/ada:two", params={"wait": 20})).json()["status"] != "completed":
+                while (await client.get("/executions/@north:ada:two", params={"wait": 20})).json()[
+                    "status"
+                ] != "completed":
                     pass
-            assert await texts_of(client, "ada:two", "ada") == ["one", "re: one", "two", "re: two"]
+            assert await texts_of(client, "@north:ada:two", "ada") == ["one", "re: one", "two", "re: two"]
             assert (await say(client, "two", id="two")).status_code == 200
         finally:
             await worker.drain()

@@ -24,9 +24,12 @@ from agentloop.contracts import (
     ToolContext,
 )
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
+from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate
+from agentloop.contracts.can_keep_grants import CanKeepGrants, GrantChange
 from agentloop.contracts.tool import CanDescribeResult, CanPresentResult
 from agentloop.contracts.tools import Tools
+from agentloop.durable import MemoryJournal
 from agentloop.errors import ToolFailed
 from agentloop.models import get_mode
 from agentloop.policies import MemoryStore
@@ -35,6 +38,7 @@ from agentloop.testing import (
     NOTATIONS,
     AccountKit,
     CompilerKit,
+    GrantKit,
     InferenceKit,
     ListenerKit,
     ModeKit,
@@ -54,7 +58,9 @@ from agentloop.values import (
 )
 from agentloop.values.accounts import AccountKey, AccountState
 from agentloop.values.epochs import Epoch
+from agentloop.values.grants import GrantState, GrantUse
 from agentloop.values.json import freeze_object
+from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.serialization import to_plain
 from tests.testing.zoo.zoo import Member
 
@@ -568,6 +574,68 @@ def _accounts(law: int, store: Callable[[], CanKeepAccounts]) -> Member:
     return Member(store, law, lambda examples: AccountKit(store, examples=examples))
 
 
+class SharesGrants(MemoryJournal):
+    """Breaks law 9: whose grants they are is not looked at."""
+
+    async def grants(self, *, owner: str | None = None, tool: str | None = None) -> Sequence[GrantState]:
+        return await super().grants(tool=tool)
+
+
+class ReplacesGrants(MemoryJournal):
+    """Breaks law 9: a grant that is given again begins anew."""
+
+    async def add_grant(self, state: GrantState) -> None:
+        self._grants[state.id] = state
+
+
+class LosesUses(MemoryJournal):
+    """Breaks law 36: between reading and writing a grant, others write it."""
+
+    async def update_grant(self, grant_id: str, change: GrantChange) -> GrantState | None:
+        before = {state.id: state for state in await self.grants()}.get(grant_id)
+        await asyncio.sleep(0.0005)
+        return None if before is None else await super().update_grant(grant_id, lambda _: change(before))
+
+
+class CountsFirst(MemoryJournal):
+    """Breaks law 43: uses are counted before the records are stored, or refused."""
+
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[GrantUse]
+    ) -> None:
+        for use in uses:
+            await self.update_grant(use.grant_id, use.count_in)
+        await super().append_using(head, records, claim, ())
+
+
+class CountsEachAppend(MemoryJournal):
+    """Breaks law 43: an append that is repeated counts its uses again."""
+
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[GrantUse]
+    ) -> None:
+        await super().append_using(head, records, claim, ())
+        for use in uses:
+            await self.update_grant(use.grant_id, lambda state: evolve(state, used=state.used + 1))
+
+
+class ForgetsUses(MemoryJournal):
+    """Breaks law 43: the records are stored, and no use is counted."""
+
+    async def append_using(
+        self,
+        head: ExecutionHead,
+        records: Sequence[JournalRecord],
+        claim: Claim,
+        uses: Sequence[GrantUse],
+    ) -> None:
+        await super().append_using(head, records, claim, ())
+
+
+def _grants(law: int, journal: Callable[[], CanKeepGrants]) -> Member:
+    return Member(journal, law, lambda examples: GrantKit(journal, examples=examples))
+
+
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
@@ -722,6 +790,12 @@ OTHERS: tuple[Member, ...] = (
     _accounts(9, KeepsOneSum),
     _accounts(36, ForgetsReservations),
     _accounts(36, LosesChanges),
+    _grants(9, SharesGrants),
+    _grants(9, ReplacesGrants),
+    _grants(36, LosesUses),
+    _grants(43, CountsFirst),
+    _grants(43, CountsEachAppend),
+    _grants(43, ForgetsUses),
     _tool(3, SortsInPlace),
     _tool(9, KeepsItsCall),
     _tool(14, counts_on),
