@@ -5,17 +5,49 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from agentloop._event_loops import run_with, running_loop
+from agentloop.testing.waits import describe_waits
 from agentloop.values.time_and_ids import Clock, IdSource
 
 T = TypeVar("T")
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
+_PATIENCE = 10.0
+"""How many real seconds a thread or a socket of the program may take before it wakes the event loop."""
+_GRACE = 1.0
+"""The same for threads that are older than the event loop, which have hardly anything to do with it."""
+_MAX_TURNS: ContextVar[int | None] = ContextVar("_MAX_TURNS", default=None)
+
+
+class Deadlock(AssertionError):
+    """A program in virtual time cannot go on, or does not come to an end. The message lists the tasks and what they wait for.
+
+    Attributes:
+        took_time: whether it took real seconds to find out, as where a thread might have woken the program.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, problem: str, *, took_time: bool) -> None:
+        super().__init__(f"{problem}:\n{describe_waits(loop)}")
+        self.took_time = took_time
+
+
+@contextmanager
+def bounded_turns(limit: int) -> Iterator[None]:
+    """End each program in virtual time that takes more turns of its event loop than this, as long as the context is open."""
+    token = _MAX_TURNS.set(limit)
+    try:
+        yield
+    finally:
+        _MAX_TURNS.reset(token)
 
 
 class ManualClock(Clock):
@@ -71,6 +103,7 @@ def run_in_virtual_time(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to completion in a new event loop with virtual time, and return its result.
 
     Raises:
+        Deadlock: nothing can happen any more, and the coroutine has not ended.
         RuntimeError: inside a running event loop.
         Exception: whatever the coroutine raises.
     """
@@ -79,8 +112,42 @@ def run_in_virtual_time(coroutine: Coroutine[Any, Any, T]) -> T:
         raise RuntimeError(
             "run_in_virtual_time cannot be used inside a running event loop; call it in a plain function"
         )
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with virtual_time_runner(VirtualTimeLoop) as runner:
         return run_with(runner, coroutine)
+
+
+def run_in_real_time(coroutine: Coroutine[Any, Any, T], *, seconds: float) -> T:
+    """Run a coroutine to completion in a new event loop of asyncio, which has this many seconds.
+
+    Raises:
+        Deadlock: the seconds have passed.
+        Exception: whatever the coroutine raises.
+    """
+
+    async def run() -> T:
+        task = asyncio.ensure_future(coroutine)
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            problem = f"the program has not ended after {seconds:g} seconds"
+            raise Deadlock(asyncio.get_running_loop(), problem, took_time=True)
+        return task.result()
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def virtual_time_runner(loop_factory: Callable[[], VirtualTimeLoop]) -> Iterator[asyncio.Runner]:
+    """Yield a runner for a program in virtual time. The tasks of a program that cannot go on are dropped, not awaited."""
+    runner = asyncio.Runner(loop_factory=loop_factory)
+    try:
+        yield runner
+    except BaseException:
+        # What has stopped the program may stop the cancellation of its tasks as well, and is to be told once.
+        with suppress(Deadlock):
+            runner.close()
+        raise
+    else:
+        runner.close()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -89,6 +156,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     Sleeps and timeouts of any length take no real time and expire in the right order. The loop cannot see work in threads: while
     it waits for a thread, its clock jumps as well. What the package itself computes in threads elsewhere, such as the calls in a long
     text, it computes at once here.
+
+    A program that waits for what cannot happen ends with a `Deadlock`: no task is ready, no timer is set, and there is no thread or
+    socket that could wake it, or none does within seconds.
 
     Attributes:
         computes_at_once: True.
@@ -100,6 +170,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         # The base class reads the time in its constructor.
         self._virtual_now = 0.0
         self._passive: list[asyncio.TimerHandle] = []
+        self._turns, self._max_turns = 0, _MAX_TURNS.get()
+        self._threads = frozenset(threading.enumerate())
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
@@ -111,6 +183,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         handle = asyncio.TimerHandle(self._virtual_now + delay, callback, (), self)
         heapq.heappush(self._passive, handle)
         return handle
+
+    def count_turn(self) -> None:
+        """Count a turn of the loop.
+
+        Raises:
+            Deadlock: it is one too many.
+        """
+        self._turns += 1
+        if self._max_turns is not None and self._turns > self._max_turns:
+            limit, self._max_turns = self._max_turns, None
+            raise Deadlock(self, f"the program has not ended after {limit:,} turns of the event loop", took_time=True)
+
+    def patience(self) -> float:
+        """Return for how many real seconds a loop without a timer has to wait for threads; 0 if there are none."""
+        present = threading.enumerate()
+        is_own = any(thread not in self._threads for thread in present)
+        return _PATIENCE if is_own else _GRACE if len(present) > 1 else 0.0
 
     def jump(self, seconds: float) -> None:
         """Advance the virtual time, but not beyond the next passive timer."""
@@ -132,8 +221,25 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # Without a timeout no timer is scheduled: only real I/O, such as a thread's wake-up, can end the wait.
-        ready = super().select(None if timeout is None else 0)
-        if not ready and timeout is not None and timeout > 0:
+        self._loop.count_turn()
+        if timeout is None:
+            return self._wait()
+        ready = super().select(0)
+        if not ready and timeout > 0:
             self._loop.jump(timeout)
+        return ready
+
+    def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for real I/O, such as the wake-up by a thread: no timer is set, so that nothing else can end the wait.
+
+        Raises:
+            Deadlock: nothing can, or nothing does.
+        """
+        # The loop's own socket, by which threads wake it, is always there.
+        seconds = _PATIENCE if len(self.get_map()) > 1 else self._loop.patience()
+        deadline = time.monotonic() + seconds
+        while not (ready := super().select(max(deadline - time.monotonic(), 0))):
+            if time.monotonic() >= deadline:
+                problem = "no timer is set, and nothing can wake the tasks that wait"
+                raise Deadlock(self._loop, problem, took_time=seconds > 0)
         return ready

@@ -70,6 +70,8 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 _MAX_DECISIONS = 12
 """How often an execution of a few calls can be suspended."""
+_CANCELLATIONS = 3
+"""How often a driver is cancelled before it is used again: each cancellation may leave something behind."""
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
 _PLAIN = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1),)), ScriptedTurn("done")))
 """What every driver can follow: one call, then the answer."""
@@ -450,24 +452,39 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
 
     def law_34(self) -> None:
-        """A driver whose task is cancelled raises the cancellation, and has no more calls executed."""
+        """A driver whose task is cancelled raises the cancellation, has no more calls executed, and serves the next as a new one does."""
 
-        def holds(example: tuple[Scenario, float]) -> None:
-            run = run_in_virtual_time(self._interrupt(_with_delays(example[0]), (), example[1]))
-            for step in run.steps:
-                late = [batch for batch in step.batches if batch.is_late]
-                require(34, not late, "the driver had calls executed after it was cancelled")
-                if step.was_cancelled:
-                    is_raised = isinstance(step.error, asyncio.CancelledError)
-                    require(34, is_raised, f"the driver was cancelled, and did not raise that, but gave {step.result}")
+        def holds(example: tuple[Scenario, float, float]) -> None:
+            scenario, cancel_after, wait = example
+            run_in_virtual_time(self._check_cancellation(evolve(_with_delays(scenario), wait=wait), cancel_after))
 
-        self.for_all(st.tuples(_BATCHES, st.sampled_from(CANCELLATIONS)), holds)
+        self.for_all(st.tuples(_BATCHES, st.sampled_from(CANCELLATIONS), st.sampled_from([0, 1])), holds)
+
+    async def _check_cancellation(self, scenario: Scenario, cancel_after: float) -> None:
+        """Cancel an execution, in which each answer of the model and each tool takes a while, and use the driver again."""
+        driver = self.factory(scenario)
+        runs = [await self._interrupt(scenario, (), cancel_after, driver) for _ in range(_CANCELLATIONS)]
+        for step in [step for run in runs for step in run.steps]:
+            late = [batch for batch in step.batches if batch.is_late]
+            require(34, not late, "the driver had calls executed after it was cancelled")
+            if step.was_cancelled:
+                is_raised = isinstance(step.error, asyncio.CancelledError)
+                require(34, is_raised, f"the driver was cancelled, and did not raise that, but gave {step.result}")
+        again = [await self.run_scenario(scenario, driver=driver, agent=agent) for agent in ("agent", _AGENTS[0])]
+        first = await self.run_scenario(scenario, agent=_AGENTS[0])
+        differs = find_difference(to_plain(again[-1].state), to_plain(first.state))
+        said = "after executions that were cancelled, a driver gives another one something else than a new driver does"
+        require(34, not differs, f"{said}, at {differs}")
 
     async def _interrupt(
-        self, scenario: Scenario, interceptors: tuple[CanIntercept, ...], cancel_after: float | None
+        self,
+        scenario: Scenario,
+        interceptors: tuple[CanIntercept, ...],
+        cancel_after: float | None,
+        driver: CanUseTools | None = None,
     ) -> ScenarioRun:
         """Run a scenario whose tools take a while, and cancel it after this many seconds."""
-        bench = _DriverBench(self.factory(scenario), interceptors, clock=LoopClock())
+        bench = _DriverBench(driver or self.factory(scenario), interceptors, clock=LoopClock())
         start = AgentState.start(scenario.question, agent_id="agent", clock=LoopClock())
         task = asyncio.ensure_future(bench.loop.execute(start))
         await asyncio.wait([task], timeout=cancel_after)

@@ -17,7 +17,7 @@ from agentloop.contracts.run_log import CallLog
 from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
-from agentloop.testing.clocks import LoopClock, ManualClock, run_in_virtual_time
+from agentloop.testing.clocks import LoopClock, ManualClock, run_in_real_time, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
@@ -56,6 +56,12 @@ T = TypeVar("T")
 _AGENTS = ("ada", "bob")
 _MAX_DECISIONS = 12
 """How often a batch of a few calls can be suspended."""
+_CANCELLATIONS = 3
+"""How often an executor is cancelled before it is used again."""
+_SECONDS_TO_STOP = 60.0
+"""How long what was cancelled may take to end."""
+_SECONDS_TO_END, _TOY_SECONDS_TO_END = 20.0, 100.0
+"""How long work in real time may take: so many seconds, and so many of those of the toys."""
 _PLAIN_NAMES = ("echo", "whoami", "alone", "keyed")
 _EFFECTS = st.sampled_from([Effect.EFFECT, Effect.IDEMPOTENT, Effect.PURE])
 _REPEATS = st.tuples(st.lists(st.sampled_from(_PLAIN_NAMES), min_size=1, max_size=3), _EFFECTS)
@@ -132,7 +138,9 @@ class ExecutorKit(Kit):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self.ledger.clear()
-        return run_in_virtual_time(work) if self.second is None else asyncio.run(work)
+        if self.second is None:
+            return run_in_virtual_time(work)
+        return run_in_real_time(work, seconds=_SECONDS_TO_END + _TOY_SECONDS_TO_END * self.second)
 
     def _bench(
         self,
@@ -441,7 +449,7 @@ class ExecutorKit(Kit):
 
         def holds_for_threads(calls: list[ToolCall]) -> None:
             before = Surroundings.now()
-            asyncio.run(self._bench(Gatekeeper()).run(calls))
+            run_in_real_time(self._bench(Gatekeeper()).run(calls), seconds=_SECONDS_TO_END)
             before.require_threads()
 
         self.for_all(st.tuples(BATCHES, st.sampled_from([None, 0, 0.5, 1])), holds_for_tasks)
@@ -484,20 +492,33 @@ class ExecutorKit(Kit):
         self.for_all(BATCHES, holds)
 
     def law_34(self) -> None:
-        """An executor whose task is cancelled raises the cancellation, and runs no more tools."""
+        """An executor whose task is cancelled raises the cancellation, runs no more tools, and serves the next batch as a new one does."""
 
         def holds(example: tuple[list[ToolCall], float]) -> None:
-            calls, cancel_after = example
-            run = self._run(self._bench().run(_slow(calls), cancel_after=cancel_after))
+            self._run(self._check_cancellation(*example))
+
+        batches = waiting_calls("echo", "alone", "keyed")
+        self.for_all(st.tuples(batches, st.sampled_from(CANCELLATIONS)), holds)
+
+    async def _check_cancellation(self, calls: Sequence[ToolCall], cancel_after: float) -> None:
+        executor = self.factory()
+        for _ in range(_CANCELLATIONS if self.second is None else 1):  # each may leave something behind
+            run = await self._bench(executor=executor).run(_slow(calls), cancel_after=cancel_after)
             if not run.was_cancelled:
-                return
+                break
             is_raised = isinstance(run.error, asyncio.CancelledError)
             require(34, is_raised, f"the executor was cancelled, and {_describe(run.error)}")
             if self.second is None:  # what another process notes arrives when it arrives
                 require(34, not run.late, f"these calls began after the cancellation: {run.late}")
-
-        batches = waiting_calls("echo", "alone", "keyed")
-        self.for_all(st.tuples(batches, st.sampled_from(CANCELLATIONS)), holds)
+                said = f"the executor ended {run.seconds_to_end:g} seconds after its cancellation"
+                require(34, run.seconds_to_end <= _SECONDS_TO_STOP, said)
+        for name in ("agent", *_AGENTS):
+            again = await self._bench(executor=executor).run([toy_call("echo", 1)], name=name)
+            require(34, again.error is None, f"a batch of {name} after one that was cancelled {_describe(again.error)}")
+            problem = [each for each in again.executions if not each.succeeded or each.value != 1]
+            require(
+                34, again.executions and not problem, f"after a batch that was cancelled, a plain call gave {problem}"
+            )
 
     def _require_ran(self, law: int, run: _BatchRun) -> None:
         """Check that the calls that succeeded ran, if the ledger has seen any call so far."""
@@ -569,6 +590,7 @@ class _BatchRun:
         state_before: the JSON of that state before the batch.
         was_cancelled: whether the batch was cancelled before it had ended.
         late: the calls that ran after the cancellation.
+        seconds_to_end: how long it took to end after the cancellation.
     """
 
     answer: ToolExecutions | None
@@ -579,6 +601,7 @@ class _BatchRun:
     state_before: bytes
     was_cancelled: bool = False
     late: list[tuple[str, dict[str, Any]]] = field(factory=list)
+    seconds_to_end: float = 0.0
 
     @property
     def executions(self) -> tuple[ToolExecution, ...]:
@@ -645,7 +668,8 @@ class _BatchRunner:
         state_before, begun = to_json(state), len(self.ledger.calls)
         task = asyncio.ensure_future(run)
         await asyncio.wait((task,), timeout=None if cancel_after is None else cancel_after * self.second)
-        was_cancelled, at_cancel = task.cancel(), len(self.ledger.calls)
+        was_cancelled, at_cancel, time = task.cancel(), len(self.ledger.calls), asyncio.get_running_loop().time
+        cancelled_at = time()
         answer, error = None, None
         try:
             answer = await task
@@ -655,7 +679,8 @@ class _BatchRunner:
             answer = carrier.executions if carrier is not None else None
         ran = list(self.ledger.calls)
         late = ran[at_cancel:] if was_cancelled else []
-        return _BatchRun(answer, error, bench.events, ran[begun:], state, state_before, was_cancelled, late)
+        seconds = time() - cancelled_at
+        return _BatchRun(answer, error, bench.events, ran[begun:], state, state_before, was_cancelled, late, seconds)
 
 
 class _ArgumentBreaker(Interceptor):

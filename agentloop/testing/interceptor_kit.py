@@ -41,6 +41,8 @@ S = TypeVar("S", bound=StatePoint)
 
 _AGENT = "agent-of-the-kit"
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
+_CANCELLATIONS = 3
+"""How often an interceptor is cancelled before it is used again."""
 _NO_TOOL = "tool_that_nobody_has"
 _OUTSIDE, _INSIDE = 10**9, -(10**9)
 
@@ -249,13 +251,24 @@ class InterceptorKit(Kit):
         self.for_all(self._scenarios, holds)
 
     def law_34(self) -> None:
-        """A cancellation that reaches the interceptor leaves it, and it does not go on to the next layer."""
+        """A cancellation that reaches the interceptor leaves it, it does not go on to the next layer, and it serves others as before."""
 
-        def holds(example: tuple[Scenario, float]) -> None:
-            scenario, cancel_after = example
+        async def run_again(bench: _InterceptorBench, cancel_after: float) -> AgentState:
+            await bench.run_cancelled(cancel_after)
+            again = evolve(bench, interceptors=bench.interceptors[:1])
+            for _ in range(_CANCELLATIONS - 1):
+                await again.run_cancelled(cancel_after)
+            await again.run(_AGENT)
+            return await evolve(again, clock=ManualClock(), events=[]).run(_AGENTS[0])
+
+        def holds(example: tuple[Scenario, float, float]) -> None:
+            scenario, cancel_after = evolve(example[0], wait=example[2]), example[1]
             inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
             bench = self._bench(scenario, inside, outside, clock=LoopClock())
-            run_in_virtual_time(bench.run_cancelled(cancel_after))
+            state = run_in_virtual_time(run_again(bench, cancel_after))
+            differs = find_difference(to_plain(state), to_plain(self._run(scenario, agent=_AGENTS[0])))
+            said = "after executions that were cancelled, another one differs from the same execution alone"
+            require(34, not differs, f"{said} at {differs}")
             require(34, not inside.late, f"the interceptor was cancelled, and let these points pass: {inside.late}")
             for passage in inside.operations:
                 if isinstance(passage.outcome, asyncio.CancelledError) and passage.ended_at >= cancel_after:
@@ -263,7 +276,8 @@ class InterceptorKit(Kit):
                     is_raised = isinstance(outer.outcome, asyncio.CancelledError)
                     require(34, is_raised, f"the cancellation of {passage.name} did not leave the interceptor")
 
-        self.for_all(st.tuples(self._scenarios, st.sampled_from(CANCELLATIONS)), holds)
+        times = st.sampled_from(CANCELLATIONS), st.sampled_from([0, 1])
+        self.for_all(st.tuples(self._scenarios, *times), holds)
 
     def law_38(self) -> None:
         """A name that no tool has is refused before an execution begins, and the name of a tool is not."""

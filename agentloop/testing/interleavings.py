@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, cast
 from attrs import define, field, frozen
 
 from agentloop.errors import ConfigurationError
-from agentloop.testing.clocks import VirtualTimeLoop
+from agentloop.testing.clocks import VirtualTimeLoop, virtual_time_runner
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -99,7 +99,7 @@ def walk_interleavings(
 
 
 def _run(coroutine: Coroutine[Any, Any, T], choose: Choose) -> T:
-    with asyncio.Runner(loop_factory=lambda: InterleavingLoop(choose)) as runner:
+    with virtual_time_runner(lambda: InterleavingLoop(choose)) as runner:
         return runner.run(coroutine)
 
 

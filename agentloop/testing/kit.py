@@ -18,6 +18,7 @@ from agentloop.durable.deltas import is_same_json
 from agentloop.durable.replaying.comparison import differences
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.policies.prefix_guard import PrefixGuard
+from agentloop.testing.clocks import Deadlock, bounded_turns
 from agentloop.values.reprs import format_count
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ LAWS: Mapping[int, str] = {
     31: "Bounds: untrusted input causes a bounded amount of work, and what exceeds a bound is an outcome that names it.",
     32: "Decoding: the bytes of an answer give the same response in one piece and in any chunks; other bytes raise typed errors.",
     33: "Precedence: an option of a request replaces that of the configuration, which applies where the request has none.",
-    34: "Cancellation: a component that is cancelled starts nothing more, and raises the cancellation again.",
+    34: "Cancellation: a component that is cancelled starts nothing more, raises the cancellation again, and serves the next as before.",
     35: "Points: every request and every call passes the interceptors, and what they make of it is what happens.",
     36: "Updates: each update of a stored state receives what the last one returned, unless that has expired or was evicted.",
     37: "Display at decision: nobody decides about a call before the end of its text was in view, and the decision is about that text.",
@@ -77,6 +78,8 @@ LAWS: Mapping[int, str] = {
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
 _MAX_SHOWN = 160
+_MAX_TURNS = 100_000
+"""How many turns of the event loop a run of a kit may take; the longest ones take a few thousand."""
 _PAGE = "docs/laws.md"
 
 
@@ -127,7 +130,7 @@ class Kit:
             raise ConfigurationError(f"{type(self).__name__} checks the laws {self.laws}, not {law}")
         self._failing = self._failure = None
         try:
-            with _without_log():
+            with _without_log(), bounded_turns(_MAX_TURNS):
                 self.require_working()
                 check()
         except LawNotChecked as failure:
@@ -163,6 +166,8 @@ class Kit:
 
     def describe_error(self, error: Exception) -> str:
         """Return the reason of a violation by an error that a check does not expect."""
+        if isinstance(error, Deadlock):
+            return str(error)
         return f"the check failed with {type(error).__name__}: {error}"
 
     def require_working(self) -> None:
@@ -177,11 +182,25 @@ class Kit:
         return {law: getattr(self, f"law_{law}") for law in self.laws}
 
     def for_all(self, strategy: SearchStrategy[T], check: Callable[[T], None]) -> None:
-        """Run a check on examples of a strategy: the same ones in each run. The smallest failing example is reported."""
+        """Run a check on examples of a strategy: the same ones in each run. The smallest failing example is reported.
+
+        A deadlock that took seconds to find is reported as it was found, since smaller cases would take as long.
+        """
+        ended: list[tuple[T, Deadlock]] = []
 
         def holds(example: T) -> None:
+            if ended:
+                first, deadlock = ended[0]
+                if repr(first) == repr(example):
+                    raise deadlock
+                return
             try:
                 check(example)
+            except Deadlock as error:
+                self._failing, self._failure = example, error
+                if error.took_time:
+                    ended.append((example, error))
+                raise
             except Exception as error:
                 self._failing, self._failure = example, error  # the last one is the smallest
                 raise
@@ -222,14 +241,16 @@ def checked_factory(factory: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Keep the errors that toys raise on purpose out of the log, where each has a traceback."""
-    logger = logging.getLogger("agentloop")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    """Keep the errors that toys raise on purpose, and the tasks of what has come to a deadlock, out of the log."""
+    loggers = [logging.getLogger(name) for name in ("agentloop", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class LawViolation(AssertionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeAlias
 
@@ -55,10 +56,12 @@ class Scenario(Value):
     Attributes:
         question: the user's message.
         turns: the model's decisions, in order.
+        wait: how many seconds the model takes for each.
     """
 
     question: str = "What now?"
     turns: tuple[ScriptedTurn, ...] = field(default=(), converter=tuple[ScriptedTurn, ...])
+    wait: float = 0.0
     _models: list[ScenarioInference] = field(factory=list, init=False, eq=False, repr=False)
     _watched: list[WatchedInference] = field(factory=list, init=False, eq=False, repr=False)
 
@@ -91,6 +94,7 @@ class Scenario(Value):
         """
         lines: list[ScriptLine] = [notation(turn, index) for index, turn in enumerate(self.turns)]
         model = ScenarioInference(*lines)
+        model.wait = self.wait
         self._models.append(model)
         return model
 
@@ -112,11 +116,18 @@ class Scenario(Value):
 
 
 class ScenarioInference(ScriptedInference):
-    """A scripted model that counts its own requests alone when an execution is resumed, since a driver may have other models."""
+    """A scripted model that counts its own requests alone when an execution is resumed, since a driver may have other models.
+
+    Attributes:
+        wait: how many seconds it takes for a response.
+    """
+
+    wait = 0.0
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that starts with the first turn, or continues after the turns that were used."""
         bound = super().with_execution_scope(scope)
+        bound.wait = self.wait
         if scope.inference_count and self.requests:
             bound._position = len(self.requests)  # noqa: SLF001  # of the base class
         return bound
@@ -128,7 +139,10 @@ class ScenarioInference(ScriptedInference):
             ContractViolation: at the end of the scenario.
         """
         if self._position < len(self.lines):
-            return await super().infer(request)
+            response = await super().infer(request)
+            if self.wait:
+                await asyncio.sleep(self.wait)
+            return response
         self.requests.append(request)
         raise ContractViolation(overasked(len(self.lines)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop import AgentState, Message, ToolCallingDriver
-from agentloop.drivers import StepDraft
+from agentloop.drivers import ForwardingDriver, StepDraft
 from agentloop.errors import StepInterrupted
 from agentloop.events import InferenceResponseReceived
 from agentloop.testing import DriverKit, Scenario
@@ -387,6 +387,19 @@ def _planner(law: int, driver: type[PlanAndExecute]) -> Member:
     return Member(driver, law, make)
 
 
+@frozen(eq=False)
+class KeepsItsLock(ForwardingDriver):
+    """Breaks law 34: one step is taken at a time, and one that is cancelled keeps the lock."""
+
+    lock: asyncio.Lock = field(factory=asyncio.Lock)
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        await self.lock.acquire()
+        after = await self.inner.use_tools(state)
+        self.lock.release()
+        return after
+
+
 @frozen(kw_only=True)
 class PlansWithTheSameModel(PlanAndExecute):
     """Keeps no law in the kit, since it asks the model of the scenario for the plan, too."""
@@ -406,6 +419,13 @@ def _overasking(law: int) -> Member:
 def _member(law: int, driver: type[ToolCallingDriver]) -> Member:
     def make(examples: int) -> DriverKit:
         return DriverKit(lambda scenario: driver(scenario.inference()), examples=examples)
+
+    return Member(driver, law, make)
+
+
+def _wrapper(law: int, driver: type[ForwardingDriver]) -> Member:
+    def make(examples: int) -> DriverKit:
+        return DriverKit(lambda scenario: driver(ToolCallingDriver(scenario.inference())), examples=examples)
 
     return Member(driver, law, make)
 
@@ -438,6 +458,7 @@ DRIVERS: tuple[Member, ...] = (
     _member(22, LosesStateOfBatch),
     _member(22, AddsMessages),
     _member(34, SwallowsCancellation),
+    _wrapper(34, KeepsItsLock),
     _member(35, BypassesPoints),
     _member(35, PrefersRawAnswers),
     _planner(35, AsksPlannerDirectly),

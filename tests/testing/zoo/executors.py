@@ -409,6 +409,70 @@ class SwallowsCancellation(ToolExecutor):
             return carrier.executions
 
 
+@frozen
+class KeepsPermits(ForwardingExecutor):
+    """Breaks law 34: two batches run at a time, and one that is cancelled keeps its permit."""
+
+    permits: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(2))
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        await self.permits.acquire()
+        answer = await self.inner.execute_tools(tool_calls, state)
+        self.permits.release()
+        return answer
+
+
+@frozen
+class StaysBusy(ForwardingExecutor):
+    """Breaks law 34: an agent whose batch was cancelled has one that runs for ever."""
+
+    busy: set[str] = field(factory=set)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        if state.agent_id in self.busy:
+            raise RuntimeError(f"{state.agent_id} has a batch that runs")
+        self.busy.add(state.agent_id)
+        answer = await self.inner.execute_tools(tool_calls, state)
+        self.busy.remove(state.agent_id)
+        return answer
+
+
+@frozen
+class TakesItsTime(ForwardingExecutor):
+    """Breaks law 34: a batch that is cancelled waits for an hour before it ends."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        try:
+            return await self.inner.execute_tools(tool_calls, state)
+        except asyncio.CancelledError:
+            await asyncio.sleep(3600)
+            raise
+
+
+@frozen
+class WaitsForSuccess(ForwardingExecutor):
+    """Breaks law 1: the executor waits for a call that succeeds, and none may."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await self.inner.execute_tools(tool_calls, state)
+        succeeded = asyncio.Event()
+        if not answer.failures or len(answer.failures) < len(answer.executions):
+            succeeded.set()
+        await succeeded.wait()
+        return answer
+
+
+@frozen
+class LooksAgain(ForwardingExecutor):
+    """Breaks law 1: the executor looks again and again whether a call has succeeded, and none may."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await self.inner.execute_tools(tool_calls, state)
+        while answer.executions and len(answer.failures) == len(answer.executions):  # noqa: ASYNC110  # the fault
+            await asyncio.sleep(0.1)
+        return answer
+
+
 def _member(law: int, executor: Any) -> Member:
     return Member(executor, law, lambda examples: ExecutorKit(executor, examples=examples))
 
@@ -420,6 +484,8 @@ def _wrapper(law: int, executor: Any) -> Member:
 EXECUTORS: tuple[Member, ...] = (
     _member(1, DropsFailures),
     _member(1, Reorders),
+    _wrapper(1, WaitsForSuccess),
+    _wrapper(1, LooksAgain),
     _member(3, MutatesState),
     _member(8, NumbersByCompletion),
     _member(9, SharesState),
@@ -444,6 +510,9 @@ EXECUTORS: tuple[Member, ...] = (
     _member(21, LosesBatchOnCancellation),
     _member(22, LosesInterceptorState),
     _member(34, SwallowsCancellation),
+    _wrapper(34, KeepsPermits),
+    _wrapper(34, StaysBusy),
+    _wrapper(34, TakesItsTime),
     _member(38, ForgetsPolicies),
     _member(38, IgnoresTimeouts),
 )

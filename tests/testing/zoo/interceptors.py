@@ -18,8 +18,8 @@ from agentloop.interception import (
     BeforeToolUse,
 )
 from agentloop.testing import InterceptorKit
-from agentloop.values import Message, ToolExchange, ToolExecution
-from agentloop.values.points import AfterStep, BeforeExecution, BeforeStep, ProceedToolUse
+from agentloop.values import InferenceResponse, Message, ToolExchange, ToolExecution
+from agentloop.values.points import AfterStep, AroundInference, BeforeExecution, BeforeStep, Proceed, ProceedToolUse
 from tests.testing.zoo.zoo import Member
 
 STARTED: list[object] = []
@@ -210,6 +210,34 @@ class WaitsOn(Interceptor):
         return point
 
 
+class KeepsItsLock(Interceptor):
+    """Breaks law 34: one request is sent at a time, and one that is cancelled keeps the lock."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+    async def around_inference(self, point: AroundInference, proceed: Proceed[InferenceResponse]) -> InferenceResponse:
+        await self.lock.acquire()
+        response = await proceed()
+        self.lock.release()
+        return response
+
+
+class LocksAcrossPoints(Interceptor):
+    """Breaks law 9: a lock is taken before a call and given back after it, though all calls of a batch begin before one has ended."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        await self.lock.acquire()
+        return point
+
+    async def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        self.lock.release()
+        return point
+
+
 class ChangesKeys(Interceptor):
     """Breaks law 25: the outcome of a call gets the key of another one, which the point refuses."""
 
@@ -280,6 +308,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(9, SharesState),
     _member(9, RemembersOnClass),
     _member(9, RemembersInModule),
+    _member(9, LocksAcrossPoints),
     _member(13, PutsClockFirst),
     _member(13, ForgetsOldMessages),
     _member(14, ProceedsTwice),
@@ -293,6 +322,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(25, ChangesKeys),
     _member(34, SwallowsCancellation),
     _member(34, WaitsOn),
+    _member(34, KeepsItsLock),
     _naming(38, HoldsByName),
     _naming(38, NamesNothing),
 )
