@@ -21,6 +21,7 @@ from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
 from tests.costs import CostMeter, name_of, read_slow_tests
 from tests.generated import examples, load_settings, part_of, run_all, run_first_case
+from tests.leaks import LeakFinder
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess, of_session, session_process
 from tests.postgres import (
@@ -31,6 +32,7 @@ from tests.postgres import (
     postgres_server,
     postgres_url,
 )
+from tests.shuffle import add_option, choose_seed, print_seed, shuffled
 
 __all__ = [  # fixtures
     "db",
@@ -206,7 +208,13 @@ def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options `--replay-runs`, `--all-examples` and `--times`."""
+    """Add the options `--replay-runs`, `--all-examples`, `--times`, `--leaks` and `--shuffle`."""
+    add_option(parser)
+    parser.addoption(
+        "--leaks",
+        action="store_true",
+        help="name the tests after which a transport, task, thread, process or file is left",
+    )
     parser.addoption(
         "--replay-runs", action="store_true", help="record every run of a loop, and replay it after its test"
     )
@@ -228,12 +236,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--all-examples"):
         run_all()
     load_settings()
+    choose_seed(config)
+    if config.getoption("--leaks"):
+        config.pluginmanager.register(LeakFinder(config))
     if config.getoption("--times"):
         config.pluginmanager.register(CostMeter(config))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what has generated cases, by Hypothesis or in a module that asks for their number, and what is slow; put slow files first."""
+@pytest.hookimpl(tryfirst=True)  # before pytest puts the tests together that share a fixture
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what has generated cases, by Hypothesis or in a module that asks for their number, and what is slow.
+
+    The tests are shuffled; then the slow files are put first.
+    """
     slow = read_slow_tests()
     for item in items:
         if name_of(item) in slow:
@@ -244,8 +259,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asks = getattr(module, "examples", None) is examples or getattr(module, "part_of", None) is part_of
         if is_state_machine or asks or is_hypothesis_test(function):
             item.add_marker("generated")
+    if config.option.shuffle != "no":
+        items[:] = shuffled(items, config.option.shuffle)
     ranks = {name: rank for rank, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say in which order the tests ran."""
+    print_seed(terminalreporter, config)
 
 
 @pytest.fixture(autouse=True)

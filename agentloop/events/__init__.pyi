@@ -12,6 +12,7 @@ from agentloop.events.execution import ContextEpochBegan as ContextEpochBegan
 from agentloop.events.execution import ContextSummarized as ContextSummarized
 from agentloop.events.execution import ContinuationEvaluated as ContinuationEvaluated
 from agentloop.events.execution import ConversationHandedOver as ConversationHandedOver
+from agentloop.events.execution import EventLoopBlocked as EventLoopBlocked
 from agentloop.events.execution import ExecutionClaimLost as ExecutionClaimLost
 from agentloop.events.execution import ExecutionEnded as ExecutionEnded
 from agentloop.events.execution import GuardrailTripped as GuardrailTripped

@@ -7,7 +7,7 @@ from typing import ClassVar
 from attrs import field, frozen
 
 from agentloop.values.decisions import PendingCall
-from agentloop.values.event import Event
+from agentloop.values.event import Event, Operation
 from agentloop.values.inference import Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message
@@ -217,6 +217,30 @@ class ContextSummarized(Event):
     summary: str
     covered: int
     usage: Usage
+
+
+@frozen(eq=False, repr=False)
+class EventLoopBlocked(Event):
+    """Some code has kept the event loop from going on for `Bounds.blocked_seconds`, and the execution with it.
+
+    The code may belong to another execution, or to none. The event comes when the event loop goes on; a warning is logged under
+    `agentloop.loop` while it is still blocked.
+
+    Attributes:
+        seconds: how long, without times in which no processor was free.
+        file: the file of the innermost function that blocked and is not one of asyncio.
+        line: the 1-based line of this function that ran.
+        function: the qualified name of this function, such as `Redact.after_tool_use`.
+        stack: the functions from the one that the event loop called to this one, as `file:line in function`; at most 10.
+        operation: the operation in which the code ran, such as a tool call; None if it is not known.
+    """
+
+    seconds: float
+    file: str
+    line: int
+    function: str
+    stack: tuple[str, ...] = ()
+    operation: Operation | None = None
 
 
 @frozen(eq=False, repr=False)

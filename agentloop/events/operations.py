@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token
 from types import TracebackType
 
 from agentloop.contracts.can_handle_events import CanHandleEvents, CanProvideContext
@@ -97,6 +97,12 @@ def current_operation() -> Operation | None:
     It is known in coroutines and tasks, and in the threads in which tools run.
     """
     entered = _CURRENT.get()
+    return None if entered is None else entered.operation
+
+
+def operation_in(context: Context) -> Operation | None:
+    """Return the operation in which the code of a context runs, such as that of a task; None outside of executions."""
+    entered = context.get(_CURRENT)
     return None if entered is None else entered.operation
 
 

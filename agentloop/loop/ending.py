@@ -40,6 +40,13 @@ _GRACE_SECONDS = 5.0
 # of the step and here, and the next way goes on from there.
 
 
+class Closable(Protocol):
+    """What is closed before the end of a run is reported, so that its last event comes before the end."""
+
+    def close(self) -> None:
+        """Close it. May be called again."""
+
+
 class Endable(Protocol):
     """A run, as its end sees it.
 
@@ -53,6 +60,7 @@ class Endable(Protocol):
         progress: how far the current step has come.
         is_open: whether the execution was opened.
         is_interrupted: whether the execution stays in progress, so that a step that is completed now stops nothing.
+        watch: watches over the event loop; None if nothing does.
     """
 
     state: AgentState
@@ -64,6 +72,7 @@ class Endable(Protocol):
     progress: StepProgress
     is_open: bool
     is_interrupted: bool
+    watch: Closable | None
 
     @property
     def continuation(self) -> Continuation:
@@ -239,6 +248,8 @@ class Ending:
     async def _report_end(self) -> None:
         if not self._is_reported:
             self._is_reported = True
+            if self._run.watch is not None:
+                self._run.watch.close()
             await emit_end(self._run.events, self._run.state)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from agentloop.testing.event_recorder import EventRecorder
     from agentloop.values.state import AgentState
 
+pytest_plugins = ("agentloop.testing.no_blocking",)
+
 T = TypeVar("T")
 
 

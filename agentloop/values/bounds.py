@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,7 +28,7 @@ class Bounds(Value):
     """Bounds on the work that untrusted input can cause. Pass changed ones as `AgentLoop(…, bounds=Bounds(threads=8))`.
 
     What exceeds a bound ends in a typed outcome that names the bound: a rejected call, an `InferenceError`, a
-    `BoundExceeded`, or for `slow_tool_seconds` an event. `float("inf")` lifts a bound. Parts with a parameter of their own for
+    `BoundExceeded`, or for `slow_tool_seconds` and `blocked_seconds` an event. `float("inf")` lifts a bound. Parts with a parameter of their own for
     the same quantity, such as `LLMConfig.max_response_bytes`, use the parameter if it is set; parts that are used outside of
     a loop use `DEFAULT_BOUNDS`.
 
@@ -35,6 +36,8 @@ class Bounds(Value):
         calls_per_answer: the number of tool calls in one answer of a model; if there are more, none of them runs.
         threads: the number of threads of an execution that run plain functions at once; further calls wait.
         slow_tool_seconds: seconds after which a running tool call is reported as slow; it runs on.
+        blocked_seconds: seconds for which some code may keep the event loop from going on before the code is reported; it runs
+            on. By default nothing watches the event loop. A warning comes at the latest after 1.5 times the bound.
         first_byte_seconds: seconds until the first byte of a response of a model.
         idle_seconds: seconds between two bytes of a response of a model.
         inference_seconds: seconds of an inference, from its start to its last byte, without waits between attempts.
@@ -59,6 +62,7 @@ class Bounds(Value):
     calls_per_answer: float = _bound(128)
     threads: float = _bound(64)
     slow_tool_seconds: float = _bound(60.0)
+    blocked_seconds: float = _bound(math.inf)
     first_byte_seconds: float = _bound(600.0)
     idle_seconds: float = _bound(120.0)
     inference_seconds: float = _bound(1800.0)

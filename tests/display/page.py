@@ -12,8 +12,9 @@ from attrs import define, field, frozen
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.durable import MemoryJournal
 from agentloop.values import InferenceRequest, InferenceResponse, PendingCall
+from tests.limits import LONGEST
 from tests.viewer.browser import Page
-from tests.viewer.serving import Served, served
+from tests.viewer.serving import Served, served, settled
 
 # Returns what a person has in view of the call: for each row of its box that is on the screen, under nothing else and not clipped, the
 # number of its line, and where the row begins and ends in the text of the line.
@@ -187,9 +188,9 @@ def waiting_calls(calls: Sequence[PendingCall]) -> Iterator[tuple[Served, Mappin
         )
 
     with served(make_loop) as server:
-        answer = httpx.post(f"{server.url}/executions", json={"input": "Go.", "id": "q"}, timeout=60)
+        answer = httpx.post(f"{server.url}/executions", json={"input": "Go.", "id": "q"}, timeout=LONGEST)
         assert answer.status_code == 201, answer.text
         path = f"{server.url}/executions/{answer.json()['id']}"
-        body = httpx.get(path, params={"wait": 20}, timeout=60).json()
+        body = settled(path)
         assert len(body["pending"]) == len(calls), body
         yield server, {entry["key"]: call for entry, call in zip(body["pending"], calls, strict=True)}, paid

@@ -17,8 +17,9 @@ from agentloop.values import PendingCall
 from tests.display.calls import ARGUMENTS, HOSTILE, pending, read_call, truth
 from tests.display.page import IS_OPEN, Reader, read_to_end, waiting_calls
 from tests.generated import examples
+from tests.limits import LONGEST
 from tests.viewer.browser import Browser, Page
-from tests.viewer.serving import served
+from tests.viewer.serving import served, settled
 
 pytestmark = pytest.mark.unreplayed
 
@@ -50,7 +51,8 @@ def decide_by_sight(page: Page, calls: Sequence[PendingCall]) -> None:
                 approved[key.rpartition("/")[2]] = read
             page.click(".decide .primary")
             page.wait_for("!document.querySelector('.decide') || document.querySelector('.decide [role=alert]')")
-        ended = httpx.get(f"{server.url}/executions/local:q", params={"wait": 60}, timeout=90).json()
+        page.wait_for("document.querySelector('.head .badge')?.innerText === 'completed'")
+        ended = settled(f"{server.url}/executions/local:q")
         assert ended["status"] == "completed"
         assert paid.received.keys() == approved.keys()
         for call_id, read in approved.items():
@@ -141,9 +143,9 @@ def test_a_call_of_a_sub_agent_is_decided_when_its_end_was_in_view(page: Page) -
         )
 
     with served(make_loop) as server:
-        httpx.post(f"{server.url}/executions", json={"input": "Go.", "id": "q"}, timeout=60)
+        httpx.post(f"{server.url}/executions", json={"input": "Go.", "id": "q"}, timeout=LONGEST)
         path = f"{server.url}/executions/local:q"
-        pending = httpx.get(path, params={"wait": 20}, timeout=60).json()["pending"]
+        pending = settled(path)["pending"]
         [rendering] = [call["rendering"] for call in pending if not call["waits_for"]]
         reader = Reader(page)
         reader.open(server, "local:q")
@@ -160,7 +162,8 @@ def test_a_call_of_a_sub_agent_is_decided_when_its_end_was_in_view(page: Page) -
         page.evaluate("document.querySelector('.decide .call-end').scrollIntoView()")
         page.wait_for(IS_OPEN)
         page.click(".decide .primary")
-        assert httpx.get(path, params={"wait": 60}, timeout=90).json()["status"] == "completed"
+        page.wait_for("document.querySelector('.head .badge')?.innerText === 'completed'")
+        assert settled(path)["status"] == "completed"
     assert paid == ["EUR"]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from agentloop.mcp.sdk.names import IS_FIRST_GENERATION
+from tests.leaks import new_descriptors, open_descriptors
+from tests.limits import LONGEST, turns_of_the_event_loop
 from tests.mcp.running import children, everything_over_http, small_over_http
 
 # Generation 1 of the SDK does not know tasks.
@@ -26,11 +28,19 @@ async def _no_leaks() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def descriptors() -> Iterator[None]:
-    """Check that a test leaves no file or socket open; those of a test before it may be closed meanwhile."""
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+async def descriptors() -> AsyncIterator[None]:
+    """Check that a test leaves no file or socket open; those of a test before it may be closed meanwhile.
+
+    A connection that the other side closes is closed here as soon as the event loop learns of it, which may be after the test.
+    """
+    before = open_descriptors()
     yield
-    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+    left = new_descriptors(before)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LONGEST):
+            while left := new_descriptors(before):
+                await turns_of_the_event_loop()
+    assert left == {}
 
 
 @pytest.fixture

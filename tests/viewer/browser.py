@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from tests.limits import LONGEST
+
 FOLDER = Path(__file__).parents[2] / "viewer" / ".browser"
-DEADLINE = 20.0
+DEADLINE = LONGEST
+"""Seconds after which the browser is taken to hang."""
 
 _FLAGS = (
     "--headless",
@@ -211,7 +214,7 @@ class Page:
     def wait_for(self, condition: str) -> Any:
         """Wait until an expression is true, which is looked at before each frame, and return its value."""
         script = f"""new Promise((resolve, reject) => {{
-            const until = performance.now() + {DEADLINE * 250};
+            const until = performance.now() + {DEADLINE * 500};
             const look = () => {{
                 const value = ({condition});
                 if (value) resolve(value);

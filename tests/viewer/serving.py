@@ -9,14 +9,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import httpx
 from attrs import frozen
 
 from agentloop import AgentLoop
 from agentloop.durable import MemoryJournal
 from agentloop.service.server import serve
+from agentloop.values.steps import ExecutionStatus
+from tests.limits import LONGEST
 
 T = TypeVar("T")
-DEADLINE = 20.0
+DEADLINE = LONGEST
 
 
 @frozen
@@ -40,6 +43,14 @@ class Served:
     def call(self, function: Callable[[], object]) -> None:
         """Call a function beside the server."""
         self.event_loop.call_soon_threadsafe(function)
+
+
+def settled(address: str) -> dict[str, Any]:
+    """Wait until an execution has ended or waits for decisions, and return what the server tells about it."""
+    while True:
+        body: dict[str, Any] = httpx.get(address, params={"wait": 20}, timeout=DEADLINE).json()
+        if body["status"] != ExecutionStatus.IN_PROGRESS:
+            return body
 
 
 @contextmanager

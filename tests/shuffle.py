@@ -1,0 +1,48 @@
+"""The order of tests: by chance, from a seed that is printed, so that no test comes to depend on the ones before it."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+_OPTION = "--shuffle"
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Add the option `--shuffle`."""
+    parser.addoption(
+        _OPTION,
+        metavar="SEED",
+        default="",
+        help="run the tests in the order of this seed, a word or a number, instead of a new one; `no` keeps the order of the files",
+    )
+
+
+def choose_seed(config: pytest.Config) -> None:
+    """Choose a seed where none was given; the workers of pytest-xdist get that of the main process."""
+    if not config.option.shuffle:
+        config.option.shuffle = str(random.randrange(1_000_000))
+
+
+def shuffled(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
+    """Return tests in the order of a seed: files by chance, and the tests of each file by chance.
+
+    The order of a file depends on the seed and its own tests only, so that it is the same when the file is run alone.
+    """
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.nodeid.partition("::")[0]].append(item)
+    names = list(files)
+    random.Random(seed).shuffle(names)
+    for name in names:
+        random.Random(f"{seed} {name}").shuffle(files[name])
+    return [item for name in names for item in files[name]]
+
+
+def print_seed(terminal: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how the order can be repeated."""
+    if config.option.shuffle != "no":
+        terminal.write_line(f"the tests ran in a shuffled order; {_OPTION} {config.option.shuffle} repeats it")
