@@ -23,6 +23,7 @@ from agentloop.durable.memory_journal import MemoryJournal as MemoryJournal
 from agentloop.durable.opening import open_journal as open_journal
 from agentloop.durable.postgres.postgres_journal import PostgresJournal as PostgresJournal
 from agentloop.durable.postgres.schema import postgres_schema as postgres_schema
+from agentloop.durable.record_check import check_journal as check_journal
 from agentloop.durable.redaction import Redaction as Redaction
 from agentloop.durable.replaying.guard import SideEffectBlocked as SideEffectBlocked
 from agentloop.durable.replaying.replays import replay as replay

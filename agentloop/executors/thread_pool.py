@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context, copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -87,6 +88,9 @@ class ThreadPool:
             worker.join(_JOIN_SECONDS)
 
     def _submit(self, work: _Work) -> None:
+        if (start := getattr(work.loop, "start_thread", None)) is not None:  # a simulation has threads of its own
+            start(partial(_begin, work))
+            return
         with self._lock:
             if self._hand_to_idle_worker(work):
                 return
@@ -185,6 +189,14 @@ class _Worker(threading.Thread):
                 with contextlib.suppress(RuntimeError):  # the event loop is closed: nothing waits for the result
                     work.loop.call_soon_threadsafe(_deliver, work, outcome)
             work = self._pool.next_work(self, work)
+
+
+def _begin(work: _Work) -> Callable[[], None] | None:
+    """Run a function in the thread of its event loop, unless it was abandoned; return what delivers its outcome."""
+    if work.is_abandoned:
+        return None
+    work.has_started = True
+    return partial(_deliver, work, _run(work))
 
 
 def _run(work: _Work) -> tuple[Any, BaseException | None]:

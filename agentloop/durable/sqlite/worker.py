@@ -122,6 +122,10 @@ class WorkerThread:
             if job.error is not None:
                 raise self._translate(job.error)
             return job.result  # type: ignore[return-value]  # an action that ran has set its result
+        if (start := getattr(loop, "start_thread", None)) is not None:  # a simulation has threads of its own
+            self._session = self._session or self._open_session()
+            start(partial(_begin, self._session, job, self._translate))
+            return await job.future
         with self._lock:
             if self._thread is None:
                 self._session = self._open_session()
@@ -137,6 +141,7 @@ class WorkerThread:
         with self._lock:
             thread = self._thread
             if thread is None:
+                self.cut()
                 return
             last: QueuedWork[None] = QueuedWork(_no_action, loop, loop.create_future(), is_last=True)
             self._queue.put(last)
@@ -144,6 +149,12 @@ class WorkerThread:
             self._queue, self._thread, self._session = SimpleQueue(), None, None
         await asyncio.shield(last.future)
         thread.join()  # returns at once: the last job is settled at the very end of the thread
+
+    def cut(self) -> None:
+        """Close the connection that was used without a thread, as the death of the process does."""
+        if self._thread is None and self._session is not None:
+            self._session.close()
+            self._session = None
 
     def end_soon(self) -> None:
         """Let the thread end after all jobs, without waiting for it."""
@@ -233,6 +244,14 @@ class _Session:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
+
+
+def _begin(session: _Session, job: QueuedWork[Any], translate: Callable[[Exception], Exception]) -> Callable[[], None]:
+    """Run a job in the thread of its event loop; return what settles it."""
+    session.run([job])
+    if job.error is not None:
+        job.error = translate(job.error)
+    return job.settle
 
 
 def _work(session: _Session, translate: Callable[[Exception], Exception], queue: _Queue) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import redirect_stdout
 
 import click
@@ -18,6 +18,7 @@ from agentloop.durable.chain import JournalFinding, verify_records
 from agentloop.durable.exits import secrets_of
 from agentloop.durable.export import pytest_source
 from agentloop.durable.journal import Journal
+from agentloop.durable.record_check import check_each
 from agentloop.durable.replaying.replays import Replay, ReplaySummary, replay_all
 from agentloop.durable.sessions import agent_of_session, session_of
 from agentloop.durable.trees import INTERRUPTED, effective_status
@@ -346,15 +347,25 @@ Exit codes:
 @runs.command(epilog=_VERIFY_EPILOG, short_help="Verify that records are intact.")
 @click.argument("executions", metavar="[ID]...", nargs=-1, shell_complete=complete_execution)
 @journal_option
+@click.option(
+    "--model",
+    "uses_model",
+    is_flag=True,
+    help="Also check what the records say against a model of what they may say, such as that each decision is used once.",
+)
 @click.pass_context
-def verify(context: click.Context, *, executions: Sequence[str], journal_file: str | None) -> None:
+def verify(context: click.Context, *, executions: Sequence[str], journal_file: str | None, uses_model: bool) -> None:
     """Verify that no record of an execution was changed, removed, added or moved.
 
-    Example: `agentloop runs verify --journal runs.db`.
+    Example: `agentloop runs verify --model --journal runs.db`.
 
     Without an ID, verify all executions and the file itself.
     """
-    count, records, findings = with_journal(journal_file, lambda journal: _verify(journal, executions))
+
+    def check(journal: Journal) -> Awaitable[tuple[int, int, list[JournalFinding]]]:
+        return _verify(journal, executions, uses_model=uses_model)
+
+    count, records, findings = with_journal(journal_file, check)
     for finding in findings:
         click.echo(f"{as_one_line(finding.execution_id) or 'the journal'}: {as_one_line(finding.problem)}")
     scope = f"{format_count(count, 'execution')}, {format_count(records, 'record')}"
@@ -362,7 +373,9 @@ def verify(context: click.Context, *, executions: Sequence[str], journal_file: s
     context.exit(1 if findings else 0)
 
 
-async def _verify(journal: Journal, prefixes: Sequence[str]) -> tuple[int, int, list[JournalFinding]]:
+async def _verify(
+    journal: Journal, prefixes: Sequence[str], *, uses_model: bool
+) -> tuple[int, int, list[JournalFinding]]:
     """Return the number of verified executions and records, and the problems."""
     ids: list[str | None] = [(await find_execution(journal, prefix)).execution_id for prefix in prefixes] or [None]
     count, records, findings = 0, 0, list[JournalFinding]()
@@ -375,6 +388,9 @@ async def _verify(journal: Journal, prefixes: Sequence[str]) -> tuple[int, int, 
                 # Problems of the file are reported with every execution.
                 findings += [finding for finding in report.findings if finding not in findings]
                 spinner.show(f"{format_count(count, 'execution')}, {format_count(len(findings), 'problem')}")
+            # Damaged records say nothing that a model could judge.
+            if uses_model and not findings:
+                findings += [finding async for finding in check_each(journal, execution_id)]
     finally:
         spinner.hide()
     return count, records, findings

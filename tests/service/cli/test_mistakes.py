@@ -397,6 +397,11 @@ MISTAKES = [
         2,
         "there is no execution nope; `agentloop runs list --journal good.db` lists",
     ),
+    (
+        "runs verify nope --model --journal good.db",
+        2,
+        "there is no execution nope; `agentloop runs list --journal good.db` lists",
+    ),
     ("runs verify --journal text.db", 1, "the file is not a SQLite database, or its beginning is"),
     (
         "runs export nope --journal good.db",
@@ -623,6 +628,7 @@ READING = [
     "runs replay --all loopapp.py:loop",
     "runs verify",
     "runs verify abc-1",
+    "runs verify --model",
     "runs export abc-1",
     "runs export abc-1 --pytest",
     "runs resume abc-1 loopapp.py:loop",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -11,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from attrs import evolve
 
+from agentloop import AgentLoop, ScriptedInference
+from agentloop.durable import MemoryJournal, SqliteJournal
+from agentloop.durable.chain import chain_record
+from agentloop.values.steps import ExecutionStatus
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess
 from tests.service.cli.program import Program
@@ -184,6 +190,38 @@ def test_an_intact_journal_is_reported_as_intact(command_line: CommandLine, seve
     assert "all intact" in result.out
     single = command_line("runs", "verify", "first", "--journal", several.journal)
     assert (single.code, single.out.startswith("1 execution, ")) == (0, True)
+
+
+def test_intact_records_that_say_what_they_must_not_are_reported(
+    command_line: CommandLine, several: Program, tmp_path: Path
+) -> None:
+    """`runs verify --model` finds what a writer has stored wrongly, and nothing in what the package has stored."""
+    result = command_line("runs", "verify", "--model", "--journal", several.journal)
+    assert (result.code, "all intact" in result.out) == (0, True), result.out
+    path = tmp_path / "wrong.db"
+    store_two_starts(path)
+    assert command_line("runs", "verify", "--journal", str(path)).code == 0
+    wrong = command_line("runs", "verify", "--model", "--journal", str(path))
+    assert (wrong.code, "x: record 2: execution_started while the execution is running" in wrong.out) == (1, True)
+
+
+def store_two_starts(path: Path) -> None:
+    """Store an execution that starts twice, in a chain that is intact."""
+
+    async def store() -> None:
+        journal = SqliteJournal(path)
+        loop = AgentLoop.for_model(ScriptedInference("done"), journal=MemoryJournal())
+        await loop.execute("go", execution_id="x")
+        assert loop.journal is not None
+        head, (start, *_) = await loop.journal.head("x"), await loop.journal.read("x")
+        assert head is not None
+        again = chain_record("x", 2, start.kind, start.body, at=start.at, previous_hash=start.hash)
+        claim = await journal.claim("x")
+        running = evolve(head, status=ExecutionStatus.IN_PROGRESS, record_count=2, last_hash=again.hash)
+        await journal.append(running, [start, again], claim)
+        await journal.aclose()
+
+    asyncio.run(store())
 
 
 def test_a_changed_record_is_reported(command_line: CommandLine, program: Program) -> None:
