@@ -466,8 +466,9 @@ def _driver(agent: AgentDescriptor, inference: CanInfer, given: Mapping[str, Any
 def _loop_options(agent: AgentDescriptor) -> dict[str, Any]:
     """Return the parameters of a loop that the file sets and that need no more than their values."""
     options: dict[str, Any] = {}
-    if "max_steps" in agent.values:
-        options["max_steps"] = agent.value("max_steps")
+    for key in ("approve", "max_steps"):
+        if key in agent.values:
+            options[key] = agent.value(key)
     if "output" in agent.values:
         options["output_type"] = freeze_object(agent.value("output"))
     compiler = agent.value("compiler")

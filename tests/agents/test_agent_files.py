@@ -29,6 +29,7 @@ from agentloop.agents.agent_file import (
 )
 from agentloop.compilers import SlidingWindow
 from agentloop.errors import InvalidDescriptor
+from agentloop.interception import AskUntrusted, RequireApproval
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.policies import BudgetAccount
 from agentloop.values.bounds import Bounds, apply_bounds
@@ -617,6 +618,7 @@ MISTAKES = [
     (f"{HEAD}[budget]\nsteps = -1", "budget.steps", 3, "steps"),
     (f"{HEAD}[budget]\nunknown = 'x'", "budget.unknown", 3, "unknown"),
     (f"{HEAD}[budget]\nmoney = 1", "budget.money", 3, "there is no such key"),
+    (f"{HEAD}approve = 'untrsted'", "approve", 2, "untrusted"),
     (f"{HEAD}max_steps = 0", "max_steps", 2, "more than 0"),
     (f"{HEAD}max_steps = true", "max_steps", 2, "a whole number, not true or false"),
     (f"{HEAD}[output]\ntype = 'strng'", "output", 2, "strng"),
@@ -791,3 +793,13 @@ def test_the_page_about_agents_lists_every_key() -> None:
     (modes,) = re.findall(r"^\| `mode` \| (.+) \|$", page, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", modes.replace("(extra `code`)", ""))
     assert listed == [name for driver, names in DRIVER_MODES.items() for name in (driver, *names)]
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"), [("untrusted", AskUntrusted), ("effects", RequireApproval)], ids=["untrusted", "effects"]
+)
+def test_a_file_says_which_calls_wait(folder: Path, word: str, kind: type[Interceptor]) -> None:
+    """A program that says it itself is heard in its place."""
+    loop = load(folder, f'{HEAD}approve = "{word}"')
+    assert [type(each) for each in loop.interceptors] == [kind]
+    assert load(folder, f'{HEAD}approve = "{word}"', approve=None).interceptors == ()

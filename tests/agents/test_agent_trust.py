@@ -87,7 +87,7 @@ STRICTER = [
     f'{HEAD}[agents.a]\ndescription = "x"\ntools = ["agent_trust_of_test:look"]\neffect = "idempotent"',
     f'{HEAD}tools = ["agent_trust_of_test:look"]\n[permissions]\nallow = ["look"]\nask = ["look"]\ndeny = [{{ egress = true }}]',
 ]
-TIGHTENING = {"permissions", "budget", "accounts", "mcp.allow", "mcp.deny", "mcp.enabled"}
+TIGHTENING = {"permissions", "approve", "budget", "accounts", "mcp.allow", "mcp.deny", "mcp.enabled"}
 """Keys that add interceptors beside those of the program, or leave tools out."""
 NEUTRAL = {
     *(

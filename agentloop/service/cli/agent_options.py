@@ -19,6 +19,7 @@ from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval, Rule
+from agentloop.interception.untrusted import AskUntrusted
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.loop.dependencies import check_dependencies
@@ -637,11 +638,12 @@ _AGENT_OPTIONS = (
 )
 approve_option: Callable[[FC], FC] = configured_option(
     "--approve",
-    type=click.Choice(["ask", "all", "none"]),
+    type=click.Choice(["ask", "untrusted", "all", "none"]),
     help="What to do about calls that need approval: ask about each on the terminal, which is the default, approve all, or deny "
     "all. Calls of tools that are not pure need it, and the first call of each MCP server. Once the model has read the text of "
     "others, calls that send data to a host that no message of yours names need it too. The model demo, whose own tools change "
-    "nothing outside of the process, needs no approval.",
+    "nothing outside of the process, needs no approval. With untrusted, calls need it only once the model has read the text of "
+    "others: results of tools, attached files.",
 )
 """The option `--approve`, whose value `approvals` and `decider` take."""
 
@@ -768,6 +770,9 @@ def approvals(
     """
     if approve == "all":
         return []  # calls that an ensemble suspends are approved when they are pending
+    if approve == "untrusted" and not from_start:
+        untrusted = AskUntrusted(priority=_INSIDE_ENSEMBLES)
+        return [AskUnlessGranted(untrusted) if has_journal else untrusted]
     effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
     approval = UngrantedApproval(RequireApproval(effects), grants, _INSIDE_ENSEMBLES)
     return [

@@ -32,7 +32,7 @@ MODEL_VARIABLE: Final = "AGENTLOOP_MODEL"
 DEMO_MODEL: Final = "demo"
 """The model that needs no API key and no network; it has no provider."""
 _ALIASES = "aliases"
-_APPROVALS = ("ask", "all", "none")
+_APPROVALS = ("ask", "untrusted", "all", "none")
 
 
 @frozen
@@ -96,7 +96,7 @@ def _check_model(value: str) -> str:
 
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(str, "the default model: provider:model, an alias, or demo", _check_model),
-    "approve": Setting(str, "what happens to calls that need approval: ask, all or none", _check_approval),
+    "approve": Setting(str, "what happens to calls that need approval: ask, untrusted, all or none", _check_approval),
     "max_steps": Setting(int, "the maximum number of steps", _above_zero),
     "timeout": Setting(float, "the maximum time, in seconds", _above_zero),
     "max_tokens": Setting(int, "the maximum number of tokens, input and output", _above_zero),

@@ -113,6 +113,20 @@ def test_all_calls_can_be_denied(command_line: CommandLine, server: ModelServer,
     assert tool_messages(server) == [denied, "100", denied]
 
 
+def test_calls_wait_once_the_model_has_read_the_text_of_others(
+    command_line: CommandLine, server: ModelServer, tools: Path
+) -> None:
+    """With --approve untrusted, what only the user can have asked for runs, and the next calls say who may have decided."""
+    server.calls(("pay", {"to": "Ada", "amount": 5}), ("balance", {}))
+    server.calls(("pay", {"to": "Bob", "amount": 7}))
+    arguments = ["run", "Pay.", "--model", "ollama:qwen3", "--base-url", server.base_url, "--tools", str(tools)]
+    result = command_line(*arguments, "--approve", "untrusted", "--json")
+
+    (waiting,) = from_json(result.out, AgentState).pending
+    assert (result.code, paid(tools)) == (3, ["Ada 5"])
+    assert waiting.reason.startswith("decided after reading the result of balance, the result of pay\n")
+
+
 def test_by_default_calls_that_change_something_need_approval(
     command_line: CommandLine, server: ModelServer, tools: Path
 ) -> None:
@@ -303,7 +317,7 @@ def test_another_value_of_approve_is_a_usage_error(command_line: CommandLine) ->
     """The message lists the values of --approve."""
     result = command_line("run", "go", "--model", "ollama:qwen3", "--approve", "some")
     assert result.code == 2
-    assert "'some' is not one of 'ask', 'all', 'none'" in result.err
+    assert "'some' is not one of 'ask', 'untrusted', 'all', 'none'" in result.err
 
 
 def test_calls_that_an_ensemble_suspends_are_asked_about(

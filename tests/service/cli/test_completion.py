@@ -55,7 +55,7 @@ def complete(program: Path, *words: str) -> list[str]:
         (["ru"], {"run", "runs"}),
         pytest.param(["config", "s"], {"show", "set"}, marks=pytest.mark.heavy),
         pytest.param(["run", "--max-s"], {"--max-steps"}, marks=pytest.mark.heavy),
-        pytest.param(["run", "--approve", ""], {"ask", "all", "none"}, marks=pytest.mark.heavy),
+        pytest.param(["run", "--approve", ""], {"ask", "untrusted", "all", "none"}, marks=pytest.mark.heavy),
         (["run", "-m", "oll"], {"ollama:", "ollama-native:"}),
         pytest.param(["models", "anth"], {"anthropic:"}, marks=pytest.mark.heavy),
     ],

@@ -151,7 +151,7 @@ def test_the_file_of_an_agent_keeps_its_model(
         ("timeout = inf\n", "line 1: timeout: it is a number above 0, not inf"),
         ("max_cost = -1\n", "line 1: max_cost: it is a number above 0, not -1"),
         ('stream = "yes"\n', "line 1: stream: it is true or false, not 'yes'"),
-        ('approve = "some"\n', "line 1: approve: it is one of ask, all, none, not 'some'"),
+        ('approve = "some"\n', "line 1: approve: it is one of ask, untrusted, all, none, not 'some'"),
         ('journal = "runs.db"\n', "line 1: journal: write an absolute path, or one that begins with ~/"),
         ("aliases = 3\n", "line 1: aliases: it is a table"),
         ('[aliases]\nfast = "gpt"\n', "line 2: aliases.fast: it is a model such as openai:gpt-5, not 'gpt'"),
