@@ -22,7 +22,7 @@ NAMES = {
     "agentloop.contracts": 43,
     "agentloop.drivers": 9,
     "agentloop.durable": 32,
-    "agentloop.errors": 71,
+    "agentloop.errors": 72,
     "agentloop.events": 71,
     "agentloop.executors": 7,
     "agentloop.interception": 27,
