@@ -17,9 +17,9 @@ from agentloop.service.server import Principal, Scope, serve
 
 LIMITS = {"travel": 50_000, "meals": 6_000, "hardware": 120_000}
 BOOKS: dict[str, list[str]] = {"acme": [], "bolt": []}
-COMPANIES = {"ada": "acme", "bob": "bolt"}
 SCOPES = frozenset({Scope.START, Scope.READ, Scope.DECIDE})
-TOKENS = {f"token-of-{name}": Principal(name=name, scopes=SCOPES) for name in COMPANIES}
+EMPLOYEES = [Principal(name="ada", tenant="acme", scopes=SCOPES), Principal(name="bob", tenant="bolt", scopes=SCOPES)]
+TOKENS = {f"token-of-{employee.name}": employee for employee in EMPLOYEES}
 
 
 @tool(effect="pure")
@@ -38,7 +38,7 @@ def book_expense(category: Literal["travel", "meals", "hardware"], cents: int, c
 def book_of(request: RunRequest) -> list[str]:
     if request.principal is None:
         raise PermissionError("an expense is of an employee, whom the server knows by the token")
-    return BOOKS[COMPANIES[request.principal.name]]
+    return BOOKS[request.principal.tenant]
 
 
 BOOK = ToolCall("2", "book_expense", '{"category": "meals", "cents": 7200}')

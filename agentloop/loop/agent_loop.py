@@ -31,13 +31,14 @@ from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
-from agentloop.loop.dependencies import check_dependencies, dependencies_of
+from agentloop.loop.dependencies import Deps, check_dependencies, dependencies_of
 from agentloop.loop.doors import agent_files, answer_checks, exits, journaling, sessions
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
 from agentloop.loop.inbox import Inbox
 from agentloop.loop.parameters import require
 from agentloop.loop.parts import (
+    CommonOptions,
     CompiledParts,
     FileGrants,
     FileOptions,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 
     # The type of answers without an output type is text.
     TextOrT = TypeVarWithDefault("TextOrT", default=str)
+    GivenDeps = TypeVarWithDefault("GivenDeps", default=Any)
 
 T = TypeVar("T")
 Input: TypeAlias = str | Message | AgentState
@@ -117,9 +119,18 @@ class Beginning:
             )
 
 
+class _TwoTypes:
+    """Lets the loop be named with its first type alone, `AgentLoop[str]`; the second one is Any then."""
+
+    if not TYPE_CHECKING:  # type variables of Python 3.11 have no defaults
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            return super().__class_getitem__(types if isinstance(types, tuple) else (types, Any))
+
+
 # Without slots, which would be listed once more in its help.
 @frozen(eq=False, init=False, repr=False, slots=False, match_args=False)
-class AgentLoop(Summarized, Generic[Output_co]):
+class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
     """Runs an agent: calls its driver step by step with an immutable state, and decides when to stop.
 
     A loop is immutable; `replace` and `with_interceptors` return changed copies. One loop can run any number of executions at the
@@ -129,7 +140,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
         driver: takes the steps, such as `ToolCallingDriver`.
         tools: what the model can call: tools, groups such as ensembles, and functions, which become tools as by `@tool`.
         output_type: the type of final answers, any that a tool's parameter can have, or a JSON Schema; None for text. It is the
-            parameter of the class: `AgentLoop(driver, output_type=Weather)` is an `AgentLoop[Weather]`.
+            parameter of the class: `AgentLoop(driver, output_type=Weather)` is an `AgentLoop[Weather]`. The second one is the type
+            of the dependencies: `AgentLoop[Weather, Shop]` takes `run(…, dependencies=…)` of the type `Shop`.
         **options: the other parts of the loop; see `agentloop.loop.LoopOptions`.
 
     Raises:
@@ -182,32 +194,62 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
     @overload
     def __init__(
-        self: AgentLoop[str],
+        self: AgentLoop[str, Any],
         driver: CanUseTools,
         tools: Tools | Iterable[ToolLike] = (),
         *,
         output_type: None = None,
-        **options: Unpack[LoopOptions],
+        **options: Unpack[CommonOptions],
     ) -> None: ...
 
     @overload
     def __init__(
-        self: AgentLoop[Output_co],
+        self: AgentLoop[Output_co, Any],
         driver: CanUseTools,
         tools: Tools | Iterable[ToolLike] = (),
         *,
         output_type: type[Output_co],
-        **options: Unpack[LoopOptions],
+        **options: Unpack[CommonOptions],
     ) -> None: ...
 
     @overload
     def __init__(
-        self: AgentLoop[Any],
+        self: AgentLoop[Any, Any],
         driver: CanUseTools,
         tools: Tools | Iterable[ToolLike] = (),
         *,
         output_type: Any,
-        **options: Unpack[LoopOptions],
+        **options: Unpack[CommonOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AgentLoop[str, Deps],
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        output_type: None = None,
+        **options: Unpack[LoopOptions[Deps]],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AgentLoop[Output_co, Deps],
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        output_type: type[Output_co],
+        **options: Unpack[LoopOptions[Deps]],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AgentLoop[Any, Deps],
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        output_type: Any,
+        **options: Unpack[LoopOptions[Deps]],
     ) -> None: ...
 
     def __init__(
@@ -241,14 +283,14 @@ class AgentLoop(Summarized, Generic[Output_co]):
         model: str | ModelConfig | CanInfer,
         *,
         output_type: type[TextOrT] | None = None,
-        **options: Unpack[ModelOptions],
-    ) -> AgentLoop[TextOrT]: ...
+        **options: Unpack[ModelOptions[GivenDeps]],
+    ) -> AgentLoop[TextOrT, GivenDeps]: ...
 
     @overload
     @classmethod
     def for_model(
-        cls, model: str | ModelConfig | CanInfer, *, output_type: Any, **options: Unpack[ModelOptions]
-    ) -> AgentLoop[Any]: ...
+        cls, model: str | ModelConfig | CanInfer, *, output_type: Any, **options: Unpack[ModelOptions[GivenDeps]]
+    ) -> AgentLoop[Any, GivenDeps]: ...
 
     @classmethod
     def for_model(
@@ -268,20 +310,20 @@ class AgentLoop(Summarized, Generic[Output_co]):
     @overload
     @classmethod
     def from_file(
-        cls, path: str | PathLike[str], *, output_type: type[T], **options: Unpack[FileOptions]
-    ) -> AgentLoop[T]: ...
+        cls, path: str | PathLike[str], *, output_type: type[T], **options: Unpack[FileOptions[GivenDeps]]
+    ) -> AgentLoop[T, GivenDeps]: ...
 
     @overload
     @classmethod
     def from_file(
-        cls, path: str | PathLike[str], *, output_type: None, **options: Unpack[FileOptions]
-    ) -> AgentLoop[str]: ...
+        cls, path: str | PathLike[str], *, output_type: None, **options: Unpack[FileOptions[GivenDeps]]
+    ) -> AgentLoop[str, GivenDeps]: ...
 
     @overload
     @classmethod
     def from_file(
-        cls, path: str | PathLike[str], *, output_type: Any = ..., **options: Unpack[FileOptions]
-    ) -> AgentLoop[Any]: ...
+        cls, path: str | PathLike[str], *, output_type: Any = ..., **options: Unpack[FileOptions[GivenDeps]]
+    ) -> AgentLoop[Any, GivenDeps]: ...
 
     @classmethod
     @shows(FileOptions, besides=RareOptions)
@@ -309,7 +351,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> Output_co:
@@ -324,7 +366,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> AgentState[Output_co]:
@@ -340,7 +382,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> AsyncGenerator[AgentState[Output_co], None]:
@@ -361,7 +403,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> EventStream[Output_co]:
@@ -373,7 +415,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> TextStream[Output_co]:
@@ -382,7 +424,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return TextStream(*self._stream(begin, session, is_read=True))
 
     async def resume(
-        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Deps | None = None
     ) -> AgentState[Output_co]:
         """Continue a suspended state, or its id in the journal, with decisions by the keys of calls; `DecisionError` if one does not fit."""
         expected = "a mapping of the keys of pending calls, as in {call.key: approve(call.digest)}"
@@ -421,7 +463,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         execution_id: str,
         *,
         in_doubt: InDoubt | str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Continue an interrupted execution from its journal, or return the state of one that has ended; `UnknownExecution` without one."""
@@ -447,7 +489,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         execution_id: str,
         *,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> AgentState[Output_co]:
@@ -477,7 +519,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> Output_co:
@@ -494,7 +536,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> AgentState[Output_co]:
@@ -511,7 +553,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> Iterator[AgentState[Output_co]]:
@@ -528,7 +570,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> SyncEventStream[Output_co]:
@@ -544,7 +586,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         *,
         execution_id: str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> SyncTextStream[Output_co]:
@@ -556,7 +598,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         )
 
     def resume_sync(
-        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Deps | None = None
     ) -> AgentState[Output_co]:
         """Do what `resume` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
         return run_to_end("resume_sync", lambda: self.resume(state, decisions, dependencies=dependencies))
@@ -566,7 +608,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         input: Input,
         execution_id: str,
         *,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         session: str | None = None,
         principal: Identity | None = None,
     ) -> AgentState[Output_co]:
@@ -583,7 +625,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         execution_id: str,
         *,
         in_doubt: InDoubt | str | None = None,
-        dependencies: Any = None,
+        dependencies: Deps | None = None,
         principal: Identity | None = None,
     ) -> AgentState[Output_co]:
         """Do what `recover` does, from a program without an event loop; inside of a running one, it raises `RuntimeError`."""
@@ -666,18 +708,18 @@ class AgentLoop(Summarized, Generic[Output_co]):
     # --- changed copies -----------------------------------------------------------------------------------------
 
     @overload
-    def replace(self, **parts: Unpack[LoopChanges]) -> Self: ...
+    def replace(self, **parts: Unpack[LoopChanges[Deps]]) -> Self: ...
 
     @overload
-    def replace(self, *, output_type: None, **parts: Unpack[LoopChanges]) -> AgentLoop[str]: ...
+    def replace(self, *, output_type: None, **parts: Unpack[LoopChanges[Deps]]) -> AgentLoop[str, Deps]: ...
 
     @overload
-    def replace(self, *, output_type: type[T], **parts: Unpack[LoopChanges]) -> AgentLoop[T]: ...
+    def replace(self, *, output_type: type[T], **parts: Unpack[LoopChanges[Deps]]) -> AgentLoop[T, Deps]: ...
 
     @overload
-    def replace(self, *, output_type: Any, **parts: Unpack[LoopChanges]) -> AgentLoop[Any]: ...
+    def replace(self, *, output_type: Any, **parts: Unpack[LoopChanges[Deps]]) -> AgentLoop[Any, Deps]: ...
 
-    def replace(self, *, output_type: Any = NOTHING, **parts: Unpack[LoopChanges]) -> AgentLoop[Any]:
+    def replace(self, *, output_type: Any = NOTHING, **parts: Unpack[LoopChanges[Deps]]) -> AgentLoop[Any, Deps]:
         """Return a copy with these parts, the parameters of `AgentLoop`, in place of its own: `loop.replace(max_steps=5)`."""
         check_keywords("AgentLoop.replace()", parts, LoopChanges.__annotations__)
         changes = checks.with_approvals(parts, parts.get("interceptors", self.interceptors))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from inspect import isawaitable, isroutine
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.execution_scope import Resources
@@ -15,8 +15,26 @@ from agentloop.errors import DependenciesFailed, InvalidDependencies
 from agentloop.values.run_requests import RunRequest, request_of
 from agentloop.values.state import AgentState
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Deps = TypeVarWithDefault("Deps", default=Any)
+else:  # type variables of Python 3.11 have no defaults
+    Deps = TypeVar("Deps")
+
+V = TypeVar("V")
+
 MakeDependencies: TypeAlias = Callable[[RunRequest], Any]
 """Makes the dependencies of a run: a plain or async function, or a class; what it returns may be a context manager, plain or async."""
+Dependencies: TypeAlias = (
+    Callable[[RunRequest], Awaitable[V]]
+    | Callable[[RunRequest], AbstractContextManager[V]]
+    | Callable[[RunRequest], AbstractAsyncContextManager[V]]
+    | Callable[[RunRequest], V]
+    | V
+    | None
+)
+"""The dependencies of a loop: a value of a type, or a function that makes one for each run; None for none."""
 
 _KEY = "agentloop.dependencies"
 

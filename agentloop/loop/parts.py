@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from attrs import NOTHING, Factory, field, fields, frozen
 
@@ -22,6 +22,7 @@ from agentloop.contracts.tool import Tool, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import DriverSettings
 from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.dependencies import Dependencies, Deps
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import OptionsLike
@@ -54,7 +55,17 @@ class RareOptions(TypedDict, total=False):
     ids: IdSource | None
 
 
-class LoopOptions(RareOptions, total=False):
+class CommonOptions(RareOptions, total=False):
+    """The keyword parameters of `AgentLoop` besides its tools, its output type and its dependencies; `LoopOptions` describes them."""
+
+    name: str
+    system_prompt: SystemPrompt
+    interceptors: Iterable[CanIntercept]
+    max_steps: int | None
+    journal: CanJournal | None
+
+
+class LoopOptions(CommonOptions, Generic[Deps], total=False):
     """The keyword parameters of `AgentLoop` besides its tools and its output type. Each can be left out.
 
     Attributes:
@@ -87,12 +98,7 @@ class LoopOptions(RareOptions, total=False):
         name: the name of the agent, by which people, logs, traces and the rules of permissions know its executions; none by default.
     """
 
-    name: str
-    system_prompt: SystemPrompt
-    interceptors: Iterable[CanIntercept]
-    max_steps: int | None
-    journal: CanJournal | None
-    dependencies: Any
+    dependencies: Dependencies[Deps]
 
 
 class ToolOptions(TypedDict, total=False):
@@ -101,7 +107,7 @@ class ToolOptions(TypedDict, total=False):
     tools: Tools | Iterable[ToolLike]
 
 
-class LoopChanges(ToolOptions, LoopOptions, total=False):
+class LoopChanges(ToolOptions, LoopOptions[Deps], total=False):
     """The keyword parameters of `AgentLoop.replace` besides the output type: all parts of a loop."""
 
     driver: CanUseTools
@@ -115,7 +121,7 @@ class ModelSettings(DriverSettings, total=False):
     timeout: float | None
 
 
-class ModelOptions(ToolOptions, ModelSettings, LoopOptions, total=False):
+class ModelOptions(ToolOptions, ModelSettings, LoopOptions[Deps], total=False):
     """The keyword parameters of `AgentLoop.for_model` besides the output type. Each can be left out; None stands for the provider's default.
 
     Those of `LoopOptions` are parameters, too.
@@ -149,7 +155,7 @@ class FileGrants(TypedDict, total=False):
     trust: bool | Iterable[str | PathLike[str]]
 
 
-class FileOptions(ToolOptions, FileGrants, LoopOptions, total=False):
+class FileOptions(ToolOptions, FileGrants, LoopOptions[Deps], total=False):
     """The keyword parameters of `AgentLoop.from_file` besides the output type. Each can be left out.
 
     Those of `LoopOptions` are parameters, too. Each replaces what the file sets, None as well; what is not passed is left to the file.

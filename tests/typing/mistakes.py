@@ -14,13 +14,14 @@ from agentloop import (
 )
 from agentloop.events import ToolCallCompleted
 from agentloop.interception import AfterStep, AfterToolUse, BeforeToolUse, at
+from agentloop.loop import RunRequest
 from agentloop.testing import EventRecorder, Fault, FaultPlan, run_in_virtual_time
 
 driver = ToolCallingDriver(ScriptedInference())
-AgentLoop("openai:gpt-5")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a text
-AgentLoop(driver, max_steps="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a text
+AgentLoop("openai:gpt-5")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # a text
+AgentLoop(driver, max_steps="3")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # a text
 AgentLoop(driver, max_step=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # no such parameter
-AgentLoop(driver, journal="runs.db")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a text
+AgentLoop(driver, journal="runs.db")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # a text
 AgentLoop.for_model("ollama:m", temprature=0.5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # misspelled
 AgentLoop.for_model("ollama:m", temperature=0.5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # a key of options
 AgentLoop.for_model("ollama:m", options={"temprature": 0.5})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # misspelled
@@ -86,7 +87,7 @@ def mistakes_with_states(state: AgentState[int], loop: AgentLoop[int], journal: 
     Message("robot", ["hello"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no such role
     loop.resume_sync(state, {"1": "approve"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]  # no decision
     loop.on(ToolCallCompleted, lambda event: event.call)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType]  # it has an execution
-    AgentLoop(driver, interceptors=[journal])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # no interceptor
+    AgentLoop(driver, interceptors=[journal])  # type: ignore[list-item]  # pyright: ignore[reportCallIssue, reportArgumentType]  # no interceptor
     journal.read("run").__len__()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # it was not awaited
 
 
@@ -103,3 +104,25 @@ def mistakes_in_tests(loop: AgentLoop[int], recorder: EventRecorder) -> None:
     text: str = FaultPlan().apply(loop).run_sync("go")  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # it is an int
     recorder.only(ToolCallCompleted).response.text.join([text])  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # it has an execution
     run_in_virtual_time(loop.run_sync("go"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no coroutine
+
+
+class Shop:
+    """Dependencies of a loop."""
+
+
+def open_other(_: RunRequest) -> int:
+    """Make no shop."""
+    return 3
+
+
+def dependencies_of_another_type(loop: AgentLoop[str, Shop], shop: Shop) -> None:
+    """What tools receive has the type of the loop's second parameter, whichever way an execution gets it."""
+    loop.run_sync("go", dependencies=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no shop
+    loop.stream("go", dependencies="shop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no shop
+    loop.resume_sync("run", {}, dependencies=Shop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the class
+    loop.replace(dependencies=3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # no shop
+    AgentLoop.for_model("ollama:m", dependencies=shop).run_sync("go", dependencies=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no shop
+    made: AgentLoop[str, Shop] = AgentLoop.for_model("ollama:m", dependencies=open_other)  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]  # it makes an int
+    other: AgentLoop[str, int] = loop  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # of shops
+    made.run_sync("go", principal="ada")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no Identity
+    other.run_sync("go")
