@@ -24,7 +24,10 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
+from agentloop.events.bus import emit_soon
+from agentloop.events.execution import EventLoopBlocked
 from agentloop.events.operations import operation_in
+from agentloop.loop.ending import Endable
 from agentloop.values.event import Operation
 
 _LOG = logging.getLogger("agentloop.loop")
@@ -316,6 +319,19 @@ class Watch:
         """Report code if it has run for the limit of this one."""
         if found.seconds >= self.seconds:
             self._report(found)
+
+
+def watch_run(run: Endable) -> Watch:
+    """Report the code that blocks the event loop of a run, as events of its execution, until the watch is closed."""
+
+    def report(code: BlockingCode) -> None:
+        place = (code.seconds, code.file, code.line, code.function, code.stack, code.operation)
+        emit_soon(run.events, EventLoopBlocked, run.state, run.step_number, *place)
+
+    watch = Watch(run.scope.bounds.blocked_seconds, report)
+    watch.begin(asyncio.get_running_loop())
+    run.scope.local_resources.open(Watch, lambda: watch, Watch.close)  # for a run that is left between two steps
+    return watch
 
 
 # --- the thread ----------------------------------------------------------------------------------------------------
