@@ -33,7 +33,7 @@ from agentloop.events.operations import (
     enter_operation,
 )
 from agentloop.loop.binding import BoundParts
-from agentloop.loop.ending import Closable, Ending
+from agentloop.loop.ending import Ending, EventLoopWatch
 from agentloop.loop.in_charge import LoopInCharge, read_answer
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
@@ -99,7 +99,7 @@ class Run:
     progress: StepProgress = field(factory=StepProgress, init=False)
     is_open: bool = field(default=False, init=False)
     is_interrupted: bool = field(default=False, init=False)
-    watch: Closable | None = field(default=None, init=False)
+    watch: EventLoopWatch | None = field(default=None, init=False)
 
     _entered: EnteredOperation | None = field(default=None, init=False)  # None whenever the caller has the control
     _earlier: Continuation = field(default=NO_SIGNALS, init=False)  # what the step had asked for when it was suspended
