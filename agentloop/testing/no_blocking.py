@@ -28,14 +28,14 @@ def no_blocking() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch over the event loops that a test runs in its thread."""
+    """LoopWatch over the event loops that a test runs in its thread."""
     seconds: float | None = item.config.getoption(_OPTION)
     if seconds is None and "no_blocking" not in getattr(item, "fixturenames", ()):
         return (yield)
-    from agentloop.loop.stopwatch import BlockingCode, Watch
+    from agentloop.loop.stopwatch import BlockingCode, LoopWatch
 
     found: list[BlockingCode] = []
-    watch = Watch(seconds or _SECONDS, found.append)
+    watch = LoopWatch(seconds or _SECONDS, found.append)
     watch.begin(None)
     try:
         result = yield
