@@ -28,7 +28,7 @@ def no_blocking() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """LoopWatch over the event loops that a test runs in its thread."""
+    """Watch over the event loops that a test runs in its thread."""
     seconds: float | None = item.config.getoption(_OPTION)
     if seconds is None and "no_blocking" not in getattr(item, "fixturenames", ()):
         return (yield)
