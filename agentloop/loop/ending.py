@@ -40,7 +40,7 @@ _GRACE_SECONDS = 5.0
 # of the step and here, and the next way goes on from there.
 
 
-class Closable(Protocol):
+class EventLoopWatch(Protocol):
     """What is closed before the end of a run is reported, so that its last event comes before the end."""
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Endable(Protocol):
     progress: StepProgress
     is_open: bool
     is_interrupted: bool
-    watch: Closable | None
+    watch: EventLoopWatch | None
 
     @property
     def continuation(self) -> Continuation:

@@ -16,14 +16,13 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.inferring_driver import name_of
 from agentloop.errors import ForeignCancellation, InferenceNotRecorded
-from agentloop.events.bus import emit_at_step, emit_soon
+from agentloop.events.bus import emit_at_step
 from agentloop.events.execution import (
     AgentExecutionStarted,
     AgentStepCompleted,
     AgentStepStarted,
     ContinuationEvaluated,
     ConversationHandedOver,
-    EventLoopBlocked,
     MessageReceived,
     StopSignalReceived,
 )
@@ -34,7 +33,7 @@ from agentloop.events.operations import (
     enter_operation,
 )
 from agentloop.loop.binding import BoundParts
-from agentloop.loop.ending import Closable, Ending
+from agentloop.loop.ending import Ending, EventLoopWatch
 from agentloop.loop.in_charge import LoopInCharge, read_answer
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
@@ -100,7 +99,7 @@ class Run:
     progress: StepProgress = field(factory=StepProgress, init=False)
     is_open: bool = field(default=False, init=False)
     is_interrupted: bool = field(default=False, init=False)
-    watch: Closable | None = field(default=None, init=False)
+    watch: EventLoopWatch | None = field(default=None, init=False)
 
     _entered: EnteredOperation | None = field(default=None, init=False)  # None whenever the caller has the control
     _earlier: Continuation = field(default=NO_SIGNALS, init=False)  # what the step had asked for when it was suspended
@@ -210,25 +209,15 @@ class Run:
             self.state = self.state.with_continuation_cleared()
         await self.emit_start()
         if self.scope.bounds.blocked_seconds != inf:
-            self._watch_event_loop()
+            from agentloop.loop.stopwatch import watch_run  # loaded by the executions that are watched
+
+            self.watch = watch_run(self)
         if self.recording.has_messages:
             # Messages from before an interruption get an answer, even if the execution was about to stop.
             self.state = self.state.with_continuation_requested()
         self.parts = await self.in_charge.hold_groups(self.parts)
         if self.at_start:
             await self.pass_point(BeforeExecution)
-
-    def _watch_event_loop(self) -> None:
-        """Report the code that blocks the event loop, until the run ends."""
-        from agentloop.loop.stopwatch import BlockingCode, Watch  # loaded by the executions that are watched
-
-        def report(code: BlockingCode) -> None:
-            place = (code.seconds, code.file, code.line, code.function, code.stack, code.operation)
-            emit_soon(self.events, EventLoopBlocked, self.state, self.step_number, *place)
-
-        self.watch = watch = Watch(self.scope.bounds.blocked_seconds, report)
-        watch.begin(asyncio.get_running_loop())
-        self.scope.local_resources.open(Watch, lambda: watch, Watch.close)  # for a run that is left between two steps
 
     async def _prepare_step(self) -> bool:
         """Receive messages and run the interceptors of `before_step`; return whether the step is to be taken."""

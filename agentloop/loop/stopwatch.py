@@ -24,7 +24,10 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
+from agentloop.events.bus import emit_soon
+from agentloop.events.execution import EventLoopBlocked
 from agentloop.events.operations import operation_in
+from agentloop.loop.ending import Endable
 from agentloop.values.event import Operation
 
 _LOG = logging.getLogger("agentloop.loop")
@@ -194,7 +197,7 @@ class _Watched:
     thread: int
     native: int
     loop: asyncio.AbstractEventLoop | None
-    watches: list[Watch] = field(factory=list, init=False)
+    watches: list[LoopWatch] = field(factory=list, init=False)
 
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _asked: asyncio.AbstractEventLoop | None = field(default=None, init=False)  # None when it has answered
@@ -247,8 +250,8 @@ class _Watched:
             for watch in watches:
                 watch.tell(found)
 
-    def leave(self, watch: Watch) -> None:
-        """Watch for somebody no more; tell what is known already."""
+    def leave(self, watch: LoopWatch) -> None:
+        """LoopWatch for somebody no more; tell what is known already."""
         with self._lock:
             if watch in self.watches:
                 self.watches.remove(watch)
@@ -284,7 +287,7 @@ class _Watched:
                 self._found = evolve(found, seconds=max(found.seconds, self._blocked))
 
 
-class Watch:
+class LoopWatch:
     """One who is told what blocks an event loop.
 
     Args:
@@ -299,7 +302,7 @@ class Watch:
         self._told: BlockingCode | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Watch an event loop of the current thread.
+        """LoopWatch an event loop of the current thread.
 
         Args:
             loop: the event loop; None for all that run in the thread from now on.
@@ -318,6 +321,21 @@ class Watch:
             self._report(found)
 
 
+def watch_run(run: Endable) -> LoopWatch:
+    """Report the code that blocks the event loop of a run, as events of its execution, until the watch is closed."""
+
+    def report(code: BlockingCode) -> None:
+        place = (code.seconds, code.file, code.line, code.function, code.stack, code.operation)
+        emit_soon(run.events, EventLoopBlocked, run.state, run.step_number, *place)
+
+    watch = LoopWatch(run.scope.bounds.blocked_seconds, report)
+    watch.begin(asyncio.get_running_loop())
+    run.scope.local_resources.open(
+        LoopWatch, lambda: watch, LoopWatch.close
+    )  # for a run that is left between two steps
+    return watch
+
+
 # --- the thread ----------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +348,7 @@ class _Stopwatch:
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
 
-    def add(self, watch: Watch, loop: asyncio.AbstractEventLoop | None) -> _Watched:
+    def add(self, watch: LoopWatch, loop: asyncio.AbstractEventLoop | None) -> _Watched:
         thread = threading.get_ident()
         with self._lock:
             watched = self._watched.get((thread, loop))

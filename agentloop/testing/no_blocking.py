@@ -32,10 +32,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     seconds: float | None = item.config.getoption(_OPTION)
     if seconds is None and "no_blocking" not in getattr(item, "fixturenames", ()):
         return (yield)
-    from agentloop.loop.stopwatch import BlockingCode, Watch
+    from agentloop.loop.stopwatch import BlockingCode, LoopWatch
 
     found: list[BlockingCode] = []
-    watch = Watch(seconds or _SECONDS, found.append)
+    watch = LoopWatch(seconds or _SECONDS, found.append)
     watch.begin(None)
     try:
         result = yield

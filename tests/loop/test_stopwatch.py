@@ -18,7 +18,7 @@ from agentloop import AgentLoop, Bounds, Interceptor, ScriptedInference, ToolCal
 from agentloop._event_loops import loop_factory
 from agentloop.events import AgentExecutionCompleted, EventLoopBlocked
 from agentloop.loop import stopwatch
-from agentloop.loop.stopwatch import BlockingCode, Watch, _Stopwatch, _Times, _Watched
+from agentloop.loop.stopwatch import BlockingCode, LoopWatch, _Stopwatch, _Times, _Watched
 from agentloop.values.event import Event, OperationKind
 from agentloop.values.points import AfterExecution
 from agentloop.values.steps import ExecutionStatus
@@ -234,7 +234,7 @@ def test_many_short_callbacks_are_not_accused(
             pass
 
     async def program() -> None:
-        watch = Watch(SECONDS, found.append)
+        watch = LoopWatch(SECONDS, found.append)
         watch.begin(asyncio.get_running_loop())
         for _ in range(3):
             for _ in range(20):
@@ -285,7 +285,7 @@ def test_the_thread_ends_when_nothing_is_watched(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stopwatch, "_STOPWATCH", own)
 
     async def program() -> threading.Thread:
-        watch = Watch(SECONDS, lambda _: None)
+        watch = LoopWatch(SECONDS, lambda _: None)
         watch.begin(asyncio.get_running_loop())
         thread = own._thread
         watch.close()
@@ -319,7 +319,7 @@ def test_a_fork_watches_anew(loaded: LoadedProcess, tmp_path: Path) -> None:
         "warnings.simplefilter('ignore', DeprecationWarning)\n"
         "from agentloop.loop import stopwatch\n"
         "async def program():\n"
-        "    watch = stopwatch.Watch(60, print)\n"
+        "    watch = stopwatch.LoopWatch(60, print)\n"
         "    watch.begin(asyncio.get_running_loop())\n"
         "    assert stopwatch._STOPWATCH._thread.is_alive()\n"
         "    watch.close()\n"
