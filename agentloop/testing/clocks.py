@@ -15,7 +15,7 @@ from agentloop.values.time_and_ids import Clock, IdSource
 
 T = TypeVar("T")
 
-_START = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock(Clock):
@@ -25,7 +25,7 @@ class ManualClock(Clock):
         start: the initial time.
     """
 
-    def __init__(self, start: datetime = _START) -> None:
+    def __init__(self, start: datetime = START) -> None:
         self._now = start
         self._seconds = 0.0
 
@@ -48,7 +48,7 @@ class LoopClock(Clock):
 
     def now(self) -> datetime:
         """Return 2026-01-01 UTC plus the event loop's time."""
-        return _START + timedelta(seconds=self.monotonic())
+        return START + timedelta(seconds=self.monotonic())
 
     def monotonic(self) -> float:
         """Return the event loop's time in seconds."""
