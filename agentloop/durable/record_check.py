@@ -70,7 +70,9 @@ class History:
         permissions: how many of them a decision has permitted, by key.
         effects: the declared effect of each call that has started, by key.
         names: the name of the tool of each of these calls, by key.
+        decided: the keys of the calls about which a decision was used.
         sources: the keys of the calls of a source that this fork has reused.
+        found: what was found in it, for those who keep it here.
     """
 
     head: ExecutionHead
@@ -79,8 +81,15 @@ class History:
     permissions: Counter[str] = field(factory=Counter)
     effects: dict[str, str] = field(factory=dict)
     names: dict[str, str] = field(factory=dict)
+    decided: set[str] = field(factory=set)
     sources: list[str] = field(factory=list)
+    found: list[str] = field(factory=list)
     _fold: FoldedExecution = field(factory=FoldedExecution)
+
+    @property
+    def state(self) -> AgentState | None:
+        """The newest state; None without records."""
+        return self._fold.state
 
     def check(self, records: Sequence[JournalRecord]) -> Iterator[JournalFinding]:
         """Yield what is wrong with the records of the execution, from its first one, and with its head."""
@@ -123,6 +132,7 @@ class History:
             case RecordKind.CALL_ATTACHED:
                 return Move(kind=kind, key=body["key"])
             case RecordKind.DECISION_USED:
+                self.decided.add(body["key"])
                 permits = body["decision"]["type"] in _PERMITTING
                 return Move(kind=kind, key=body["key"], digest=body["digest"], permits=permits)
             case RecordKind.MESSAGES_SENT | RecordKind.MESSAGES_TAKEN:

@@ -38,6 +38,13 @@ from agentloop.testing.scenario import NOTATIONS as NOTATIONS
 from agentloop.testing.scenario import Scenario as Scenario
 from agentloop.testing.scenario import ScriptedTurn as ScriptedTurn
 from agentloop.testing.scenario import valid_scenarios as valid_scenarios
+from agentloop.testing.simulation.faults import PlannedFault as PlannedFault
+from agentloop.testing.simulation.faults import SimulatedFault as SimulatedFault
+from agentloop.testing.simulation.runs import SimulatedRun as SimulatedRun
+from agentloop.testing.simulation.runs import shrink_run as shrink_run
+from agentloop.testing.simulation.runs import simulate as simulate
+from agentloop.testing.simulation.scenarios import SimulatedScenario as SimulatedScenario
+from agentloop.testing.simulation.scenarios import scenario_of as scenario_of
 from agentloop.testing.snapshots import check_snapshot as check_snapshot
 from agentloop.testing.snapshots import snapshot_of as snapshot_of
 from agentloop.testing.store_kit import StoreKit as StoreKit

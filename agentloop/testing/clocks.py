@@ -20,7 +20,7 @@ from agentloop.values.time_and_ids import Clock, IdSource
 
 T = TypeVar("T")
 
-_START = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 _PATIENCE = 10.0
 """How many real seconds a thread or a socket of the program may take before it wakes the event loop."""
 _GRACE = 1.0
@@ -57,7 +57,7 @@ class ManualClock(Clock):
         start: the initial time.
     """
 
-    def __init__(self, start: datetime = _START) -> None:
+    def __init__(self, start: datetime = START) -> None:
         self._now = start
         self._seconds = 0.0
 
@@ -80,7 +80,7 @@ class LoopClock(Clock):
 
     def now(self) -> datetime:
         """Return 2026-01-01 UTC plus the event loop's time."""
-        return _START + timedelta(seconds=self.monotonic())
+        return START + timedelta(seconds=self.monotonic())
 
     def monotonic(self) -> float:
         """Return the event loop's time in seconds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -255,8 +255,8 @@ def _surroundings(world: World, protocol: Protocol, bounds: Bounds) -> Iterator[
         yield evolve(world, decisions=1, made=world.made + 1)
     if world.deletions < bounds.deletions and world.chains[0] and not world.is_deleted:
         refused = world.holder >= 0 and protocol.checks_below
-        gone = {} if refused else {"is_deleted": True, "chains": ((),) * len(world.chains)}
-        yield evolve(world, deletions=world.deletions + 1, **gone)
+        chains = world.chains if refused else ((),) * len(world.chains)
+        yield evolve(world, deletions=world.deletions + 1, is_deleted=not refused, chains=chains)
 
 
 def _is_suspended(chain: History) -> bool:
@@ -306,12 +306,12 @@ class _Step:
         holder = -1 if self.world.holder == self.index else self.world.holder
         return self.put(Driver(), holder=holder, **changes)
 
-    def put(self, driver: Driver, **changes: object) -> World:
+    def put(self, driver: Driver, **changes: Any) -> World:
         """Return the world with a changed driver."""
         drivers = tuple([driver if place == self.index else each for place, each in enumerate(self.world.drivers)])
         return evolve(self.world, drivers=drivers, **changes)
 
-    def append(self, chain: int, *moves: Move, doing: str = "", **changes: object) -> Iterator[World]:
+    def append(self, chain: int, *moves: Move, doing: str = "", **changes: Any) -> Iterator[World]:
         """Yield what comes of an append: stored, stored with a lost answer, or refused."""
         world, driver = self.world, self.driver
         held = world.holder == self.index and driver.token == world.token

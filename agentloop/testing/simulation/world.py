@@ -1,0 +1,402 @@
+"""The world of a simulation: machines, the storage that they share, what goes wrong, and a ledger of what tools really did."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random as random_module
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from attrs import define, field
+
+from agentloop.contracts.can_journal import Claim
+from agentloop.durable.journal import Journal
+from agentloop.durable.memory_journal import MemoryJournal
+from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
+from agentloop.errors import JournalError, ProviderUnavailable
+from agentloop.testing.journal_network import DistantClaim
+from agentloop.testing.simulation.event_loop import Machine, MachineClock, SeededIds, SimulatedLoop
+from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault
+from agentloop.testing.simulation.storage import MachineJournal, run_now
+
+T = TypeVar("T")
+
+_WORST_CANCELLATION = 120.0
+"""After how many seconds a cancelled task counts as deaf."""
+_EXPIRIES = (0.1, 3.0, 20.0, 45.0)
+"""After how many seconds the storage may give up the claims of a machine that it cannot reach."""
+_ARMED = frozenset(
+    {SimulatedFault.REFUSE, SimulatedFault.UNANSWERED, SimulatedFault.SLOW, SimulatedFault.MODEL, SimulatedFault.TOOL}
+)
+"""The faults that occur at the next request or call of their kind."""
+
+
+@define(eq=False)
+class Ledger:
+    """What tools really did, whatever anybody has recorded of it.
+
+    Attributes:
+        effects: how often the call of a key had its effect.
+        names: the name of the tool of each of these calls.
+    """
+
+    effects: Counter[str] = field(factory=Counter)
+    names: dict[str, str] = field(factory=dict)
+
+    def forget(self, execution_id: str) -> None:
+        """Forget the calls of an execution that is deleted now: another one of its id starts anew."""
+        for key in [key for key in self.effects if key.startswith(f"{execution_id}/")]:
+            del self.effects[key]
+
+
+class World:
+    """What a simulation consists of.
+
+    Args:
+        seed: decides about everything.
+        plan: what goes wrong.
+        storage: `memory`, a database server in memory behind a network; or `sqlite`, one file that processes of one computer share.
+
+    Attributes:
+        seed: the seed.
+        random: makes the choices of tools, models and people.
+        loop: the event loop.
+        ledger: what tools really did.
+        hits: how often each fault occurred, by kind and place.
+        log: what has happened, one line for each event.
+        problems: what is wrong.
+        workers: the machines that ever ran.
+        expiries: how many claims ended while their machine ran.
+        cancelled: the tasks that were cancelled a short time ago, each with its machine.
+        is_over: whether the run has ended.
+    """
+
+    def __init__(self, seed: int, plan: Sequence[PlannedFault], *, storage: str = "memory") -> None:
+        self.seed = seed
+        self.random: Random = Random(f"world of {seed}")  # noqa: S311  # not for secrets
+        self.loop: SimulatedLoop = SimulatedLoop(Random(f"order of {seed}"))  # noqa: S311  # not for secrets
+        self.loop.after_step = self._after_step
+        self.ledger: Ledger = Ledger()
+        self.hits: Counter[tuple[str, str]] = Counter()
+        self.log: list[str] = []
+        self.problems: list[str] = []
+        self.workers: list[Worker] = []
+        self.expiries: int = 0
+        self.cancelled: list[tuple[Machine, asyncio.Task[None]]] = []
+        self.is_over: bool = False
+        self._by_machine: dict[Machine, Worker] = {}
+        self._plan = sorted(plan, key=lambda fault: fault.at, reverse=True)
+        self._armed: list[PlannedFault] = []
+        self._steps = 0
+        self._start: Callable[[Worker], Coroutine[Any, Any, None]] | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="agentloop-simulation-")) if storage == "sqlite" else None
+        self._memory = MemoryJournal()
+
+    # --- machines ---------------------------------------------------------------------------------------------------
+
+    def start_workers(self, count: int, work: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
+        """Start machines; each looks for work again and again, and another one replaces it when it dies.
+
+        Args:
+            count: the number of machines.
+            work: looks for work once, and does it.
+        """
+        self._start = work
+        for _ in range(count):
+            self._start_worker()
+
+    def _start_worker(self) -> None:
+        assert self._start is not None  # noqa: S101  # set above
+        worker = Worker(self, f"m{len(self.workers) + 1}")
+        self.workers.append(worker)
+        self._by_machine[worker.machine] = worker
+        worker.machine.start(worker.run(self._start))
+
+    def open_store(self) -> Journal:
+        """Return the storage, as one more process opens it."""
+        if self._folder is None:
+            return self._memory
+        return SqliteJournal(self._folder / "journal.db", synchronous="normal")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the storage is a server, behind a network."""
+        return self._folder is None
+
+    @property
+    def waits_for_cancelled(self) -> bool:
+        """Whether a task that was cancelled has not ended, and has time left to do so."""
+        return any(not (job.done() or machine.is_dead) for machine, job in self.cancelled)
+
+    def note(self, text: str) -> None:
+        """Add a line to the log."""
+        self.log.append(f"{self.loop.time():.3f} {text}")
+
+    def digest(self) -> str:
+        """Return the hash of the log: equal for equal runs."""
+        return hashlib.sha256("\n".join([*self.log, str(self.loop.steps)]).encode()).hexdigest()
+
+    # --- what goes wrong --------------------------------------------------------------------------------------------
+
+    def _after_step(self, machine: Machine) -> None:
+        self._steps += 1
+        while self._plan and self._plan[-1].at <= self._steps and not machine.is_dead:
+            worker, fault = self._by_machine.get(machine), self._plan[-1]
+            if worker is None or not self._occurs(fault, worker):
+                return
+            self._plan.pop()
+
+    def _occurs(self, fault: PlannedFault, worker: Worker) -> bool:
+        """Let a fault occur; return False if it has to wait for another opportunity."""
+        kind, machine = fault.kind, worker.machine
+        if kind in _ARMED:
+            self._armed.append(fault)
+            return True
+        if kind is SimulatedFault.CANCEL and not worker.cancel():
+            return False
+        self.hit(kind, machine.place)
+        self.note(f"{machine.name} {fault}")
+        if kind is SimulatedFault.CRASH:
+            machine.crash()
+            self.loop.call_outside(min(fault.seconds, 5.0), worker.bury)
+            self.loop.call_outside(fault.seconds, self._start_worker)
+            if not self.is_remote:
+                worker.bury()
+        elif kind is SimulatedFault.PAUSE:
+            machine.pause(fault.seconds)
+        elif kind in {SimulatedFault.EXPIRE, SimulatedFault.LOSE}:
+            self.expiries += bool(worker.claims)
+            self.loop.run_outside(lambda: worker.expire(tells=kind is SimulatedFault.LOSE))
+        elif kind is SimulatedFault.CUT:
+            worker.is_cut = True
+            tells = self.random.random() < 0.5  # noqa: PLR2004  # an even chance
+            self.loop.call_outside(fault.seconds, worker.heal)
+            self.loop.call_outside(self.random.choice(_EXPIRIES), lambda: worker.expire(tells=tells))
+            self.expiries += 1
+        elif kind is SimulatedFault.CLOCK:
+            worker.clock.shift += fault.seconds
+        return True
+
+    def hit(self, kind: SimulatedFault, place: str) -> None:
+        """Count a fault that occurs at a place."""
+        self.hits[kind.value, place] += 1
+
+    def take(self, kind: SimulatedFault, place: str) -> PlannedFault | None:
+        """Return a fault that is due at the next opportunity of its kind, and count it; None if there is none."""
+        found = next((fault for fault in self._armed if fault.kind is kind), None)
+        if found is not None:
+            self._armed.remove(found)
+            self.hit(kind, place)
+            self.note(f"{kind.value} at {place}")
+        return found
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run the simulation to the end of a coroutine, with entropy from the seed."""
+        entropy = Random(f"entropy of {self.seed}")  # noqa: S311  # not for secrets
+        before = random_module.getstate()
+        random_module.seed(f"module of {self.seed}")
+        try:
+            with patch.object(os, "urandom", entropy.randbytes):
+                self.loop.run_until_complete(main)
+        finally:
+            self.is_over = True
+            self.loop.discard()
+            self.loop.close()
+            random_module.setstate(before)
+            for worker in self.workers:
+                worker.bury()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Worker:
+    """A process on a machine of its own: it has a clock, ids, and a way to the storage.
+
+    Args:
+        world: the world.
+        name: its name in the log.
+
+    Attributes:
+        world: the world.
+        machine: its machine.
+        clock: its clock.
+        ids: its source of ids.
+        journal: the storage as it sees it.
+        claims: the claims that it has made.
+        is_cut: whether it cannot reach the storage.
+        losses: the ids of executions whose claim it was told to have lost, each with the time.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.machine: Machine = Machine(name, world.loop)
+        self.clock: MachineClock = MachineClock(world.loop, world.random.choice((1.0, 0.999, 1.001)))
+        self.clock.shift = world.random.choice((0.0, 0.0, -2.0, 3.0))
+        self.ids: SeededIds = SeededIds(Random(f"ids of {name} in {world.seed}"))  # noqa: S311  # not for secrets
+        self.claims: list[DistantClaim] = []
+        self.is_cut: bool = False
+        self._store = world.open_store()
+        self.journal: MachineJournal = MachineJournal(self._store, self)
+        self._job: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Worker({self.machine.name!r})"
+
+    async def run(self, work: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
+        """Look for work again and again."""
+        world = self.world
+        while True:
+            await asyncio.sleep(world.random.choice((0.0, 0.2, 1.5)))
+            self._job = asyncio.create_task(work(self))
+            await asyncio.wait((self._job,))
+            job, self._job = self._job, None
+            if job.cancelled():
+                continue
+            error = job.exception()
+            if error is not None and not isinstance(error, (JournalError, ProviderUnavailable)):
+                world.problems.append(f"{type(error).__name__} left a run: {error}")
+                world.note(f"{self.machine.name} failed: {error!r}")
+
+    def cancel(self) -> bool:
+        """Cancel what the worker does now; return whether it does anything."""
+        job = self._job
+        if job is None or job.done() or job.cancelling():
+            return False
+        self.world.loop.run_outside(job.cancel)
+        self.world.cancelled.append((self.machine, job))
+        self.world.loop.call_outside(_WORST_CANCELLATION, lambda: self._check_cancelled(job))
+        return True
+
+    def _check_cancelled(self, job: asyncio.Task[None]) -> None:
+        self.world.cancelled.remove((self.machine, job))
+        if not (job.done() or self.machine.is_dead or self.is_cut):
+            self.world.problems.append("a run goes on although it was cancelled")
+
+    def expire(self, *, tells: bool) -> None:
+        """Let the storage give up the claims of this worker.
+
+        Args:
+            tells: whether the worker is told.
+        """
+        claims, self.claims = self.claims, []
+        for claim in claims:
+            run_now(claim.storage_claim.release())
+            if tells:
+                claim.lose("the storage could not reach this machine")
+
+    def bury(self) -> None:
+        """Give up what the operating system holds for the process when it has died."""
+        self.expire(tells=False)
+        if isinstance(self._store, SqliteJournal):
+            for thread in (self._store._writer, self._store._reader):  # noqa: SLF001  # the operating system asks nobody, either
+                thread.cut()
+            self._store._claims.close()  # noqa: SLF001
+
+    def heal(self) -> None:
+        """Let the worker reach the storage again."""
+        self.is_cut = False
+
+    # --- the network ------------------------------------------------------------------------------------------------
+
+    def claimed(self, claim: DistantClaim) -> None:
+        """Note a claim that the storage has given to this worker."""
+        world = self.world
+        world.note(
+            f"{self.machine.name} claims {claim.execution_id} with {claim.token if world.is_remote else 'a token'}"
+        )
+        self.claims.append(claim)
+
+    def give_up(self, claim: Claim) -> None:
+        """Let the storage end a claim after some time, since its release has not arrived."""
+        world = self.world
+        world.loop.call_outside(world.random.choice(_EXPIRIES), lambda: run_now(claim.release()))
+
+    def deleted(self, execution_id: str) -> None:
+        """Note that an execution is deleted now."""
+        self.world.note(f"{execution_id} is deleted")
+        self.world.ledger.forget(execution_id)
+
+    async def way(self, place: str) -> None:
+        """Take the time of one way to the storage or back.
+
+        Raises:
+            JournalError: the network is cut.
+        """
+        with self.machine.at(place):
+            await self._delay(place)
+            if self.is_cut:
+                raise JournalError("the connection is lost")
+
+    def _is_away(self) -> bool:
+        return self.is_cut or self.world.is_over
+
+    async def _delay(self, place: str) -> None:
+        fault = self.world.take(SimulatedFault.SLOW, place)
+        seconds = fault.seconds if fault is not None else self.world.random.choice((0.0, 0.0, 0.001, 0.02))
+        await asyncio.sleep(seconds)
+
+    async def request(self, place: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a request to the storage.
+
+        Raises:
+            JournalError: the network is cut, or a fault occurs.
+        """
+        world = self.world
+        with self.machine.at(place):
+            await self._delay(place)
+            if self._is_away() or world.take(SimulatedFault.REFUSE, place) is not None:
+                raise JournalError("the connection is lost")
+            if world.is_remote:
+                result = world.loop.run_outside(lambda: run_now(call()))
+            else:
+                result = await call()
+            if place != "journal.read":
+                world.note(f"{self.machine.name} {place}")
+            if world.is_remote:
+                await asyncio.sleep(world.random.choice((0.0, 0.0, 0.001, 0.02)))
+            if self._is_away() or world.take(SimulatedFault.UNANSWERED, place) is not None:
+                raise JournalError("the connection was lost before the answer came")
+            return result
+
+    # --- tools and models -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """Note that a model is asked, which may not answer.
+
+        Raises:
+            ProviderUnavailable: it does not.
+        """
+        with self.machine.at("inference"):
+            if self.world.take(SimulatedFault.MODEL, "inference") is not None:
+                raise ProviderUnavailable("the model does not answer")
+            yield
+
+    def effect(self, name: str, key: str) -> None:
+        """Note in the ledger that a tool has its effect now."""
+        world = self.world
+        if world.is_over or self.machine.is_dead:
+            return
+        world.ledger.effects[key] += 1
+        world.ledger.names[key] = name
+        world.note(f"{self.machine.name} {name} {key}")
+
+    def fail_tool(self, name: str) -> None:
+        """Raise an error in a tool if that is planned.
+
+        Raises:
+            RuntimeError: it is.
+        """
+        if self.world.take(SimulatedFault.TOOL, f"tool.{name}") is not None:
+            raise RuntimeError("the tool has failed")

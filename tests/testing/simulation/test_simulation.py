@@ -1,0 +1,131 @@
+"""The simulation: equal seeds give equal runs, no fault of the package is found, and planted ones are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from agentloop.errors import ConfigurationError
+from agentloop.testing.simulation.event_loop import Machine, SimulatedLoop, Stuck
+from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault, plan_faults, shrink
+from agentloop.testing.simulation.runs import simulate
+from agentloop.testing.simulation.scenarios import SCENARIOS
+
+pytestmark = pytest.mark.unmonitored  # of machines that crash, no event says so, and a deleted execution starts anew
+
+DIGEST = """
+from agentloop.testing import simulate
+print(simulate(5, "agents").digest)
+"""
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    """The logs of two runs are equal, also in another process with another seed of hashes; those of other seeds are not."""
+    first = simulate(5, "agents")
+    assert first.log
+    assert first.hits
+    assert simulate(5, "agents") == first
+    assert simulate(6, "agents").digest != first.digest
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    other = subprocess.run([sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == first.digest
+
+
+@pytest.mark.parametrize(
+    ("scenario", "storage"), [*[(name, "memory") for name in SCENARIOS], ("agents", "sqlite"), ("sessions", "sqlite")]
+)
+def test_nothing_is_lost_doubled_or_untold(scenario: str, storage: str) -> None:
+    """Whatever goes wrong, what is recorded agrees with the model and with what the tools did."""
+    runs = [simulate(seed, scenario, storage=storage) for seed in range(5)]
+    assert not [(run.seed, run.problems) for run in runs if run.problems]
+    assert sum(run.executions for run in runs) >= 5
+    assert any(run.hits for run in runs)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_is_wrong_in_many_seeds(scenario: str) -> None:
+    """As above, with many seeds."""
+    runs = [simulate(seed, scenario) for seed in range(500)]
+    assert not [(run.seed, run.problems) for run in runs if run.problems]
+
+
+def test_a_crash_runs_no_finally() -> None:
+    """A dead machine takes no further step, and its `finally` blocks do not reach the world; another machine goes on."""
+    loop, happened = SimulatedLoop(Random(1)), list[str]()
+
+    async def work(name: str) -> None:
+        try:
+            for _ in range(5):
+                await asyncio.sleep(1)
+                happened.append(name)
+        finally:
+            if not is_over:
+                happened.append(f"{name} ends")
+
+    async def main() -> None:
+        first, second = Machine("a", loop), Machine("b", loop)
+        tasks = [first.start(work("a")), second.start(work("b"))]
+        await asyncio.sleep(2.5)
+        first.crash()
+        await tasks[1]
+
+    is_over = False
+    loop.run_until_complete(main())
+    is_over = True
+    loop.discard()
+    loop.close()
+    assert sorted(happened) == ["a", "a", "b", "b", "b", "b", "b", "b ends"]
+
+
+def test_a_machine_that_pauses_goes_on_later() -> None:
+    """While a machine pauses, its tasks take no step; then they take those that they have missed."""
+    loop, times = SimulatedLoop(Random(1)), list[float]()
+
+    async def work() -> None:
+        for _ in range(3):
+            await asyncio.sleep(1)
+            times.append(loop.time())
+
+    async def main() -> None:
+        machine = Machine("a", loop)
+        task = machine.start(work())
+        await asyncio.sleep(1.5)
+        machine.pause(10)
+        await task
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert times == [1.0, 11.5, 12.5]
+
+
+def test_nothing_left_to_happen_is_an_error() -> None:
+    """A program that waits for what never comes does not hang."""
+    loop = SimulatedLoop(Random(1))
+    with pytest.raises(Stuck, match="nothing is left to happen"):
+        loop.run_until_complete(loop.create_future())
+    loop.discard()
+    loop.close()
+
+
+def test_plans_come_from_seeds_and_shrink() -> None:
+    """A seed has one plan, and a plan shrinks to the faults that a problem needs."""
+    assert plan_faults(3) == plan_faults(3)
+    assert len({plan_faults(seed) for seed in range(20)}) > 10
+    plan = tuple(PlannedFault(number, SimulatedFault.SLOW) for number in range(1, 9))
+    needed = {plan[2], plan[6]}
+    assert set(shrink(plan, lambda smaller: needed <= set(smaller))) == needed
+    assert shrink(plan, lambda _: True) == ()
+
+
+def test_unknown_scenarios_and_storages_are_refused() -> None:
+    """The error names those that there are."""
+    with pytest.raises(ConfigurationError, match="did you mean 'recovery'"):
+        simulate(1, "recover")
+    with pytest.raises(ConfigurationError, match="memory or sqlite"):
+        simulate(1, storage="disk")
