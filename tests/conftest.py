@@ -247,7 +247,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what has generated cases, by Hypothesis or in a module that asks for their number, and what is slow.
 
-    The tests are shuffled; then the slow files are put first.
+    The tests are shuffled if that is asked for; then the slow files are put first.
     """
     slow = read_slow_tests()
     for item in items:

@@ -1,4 +1,4 @@
-"""The order of tests: by chance, from a seed that is printed, so that no test comes to depend on the ones before it."""
+"""The order of tests by chance, from a seed that is printed, so that no test comes to depend on the ones before it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def add_option(parser: pytest.Parser) -> None:
     parser.addoption(
         _OPTION,
         metavar="SEED",
-        default="",
-        help="run the tests in the order of this seed, a word or a number, instead of a new one; `no` keeps the order of the files",
+        default="no",
+        help="run the tests in the order of this seed, a word or a number; `new` chooses one, and `no`, the default, keeps the order of the files",
     )
 
 
 def choose_seed(config: pytest.Config) -> None:
-    """Choose a seed where none was given; the workers of pytest-xdist get that of the main process."""
-    if not config.option.shuffle:
+    """Choose a new seed if one is asked for; the workers of pytest-xdist get that of the main process."""
+    if config.option.shuffle == "new":
         config.option.shuffle = str(random.randrange(1_000_000))
 
 

@@ -186,7 +186,7 @@ def test_code_of_no_execution_is_told_to_all_executions(warned: Warned) -> None:
             warned.wait()
             blocking.set()
 
-        model = ScriptedInference(lambda request: ToolCall("1", "wait") if len(request.messages) == 1 else "done")
+        model = ScriptedInference(ToolCall("1", "wait"), ToolCall("1", "wait"), "done", "done")
         loop = AgentLoop.for_model(model, tools=[wait], bounds=Bounds(blocked_seconds=SECONDS))
         loop.wiretap(events.append)
         running = [asyncio.ensure_future(loop.execute("go")) for _ in range(2)]
