@@ -23,7 +23,6 @@ from agentloop.errors import (
     JournalConflict,
     JournalCorrupt,
     JournalError,
-    JournalFull,
     SchemaTooNew,
     UnknownExecution,
 )
@@ -399,7 +398,7 @@ class SlowToRecord(MemoryJournal):
             await self.proceed.wait()
             if self.fails:
                 self.fails = False
-                raise JournalFull("no space")
+                raise JournalError("the disk is broken")
         await super().append(head, records, claim)
 
     async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
@@ -456,7 +455,7 @@ async def test_a_message_that_could_not_be_recorded_reaches_the_next_run_once(*,
     if not is_early:
         await journal.wait_for_look()
     work.proceed.set()
-    with pytest.raises(JournalFull):
+    with pytest.raises(JournalError):
         await task
     assert len(await journal.commands(["e"])) == 1
     assert texts(await run(listener, work.loop)) == ["Work.", "Hello."]

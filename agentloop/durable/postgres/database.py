@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from attrs import define, field
 
+from agentloop._shielding import wait_through
 from agentloop.durable.chain import claim_conflict
 from agentloop.durable.held_claims import HeldClaim, HeldClaims
 from agentloop.durable.postgres.connections import (
@@ -26,6 +27,9 @@ from agentloop.durable.postgres.rows import encode_id
 from agentloop.durable.postgres.schema import describe_missing_rights, prepare_schema, quote_name
 from agentloop.durable.postgres.session import WITHOUT_SYNC, Changes, Session, SessionSql
 from agentloop.errors import AgentLoopError, JournalError
+
+_CLOSE_SECONDS = 5.0
+"""How long a caller that is cancelled waits for the end of the thread, in seconds."""
 
 # --- the thread -----------------------------------------------------------------------------------------------------
 
@@ -80,8 +84,14 @@ class BackgroundLoop:
             return
         ended = running.call_at_end(asyncio.get_running_loop())
         running.start_soon(partial(running.end, close))
-        await asyncio.shield(ended)
-        running.join()  # returns at once: the future is settled at the very end of the thread
+        # Also when the caller is cancelled, such as by the loss of a claim that this end has told: no thread stays behind.
+        cancelled = await wait_through(ended, _CLOSE_SECONDS)
+        if cancelled is None:
+            await asyncio.shield(ended)
+        if ended.done():
+            running.join()  # returns at once: the future is settled at the very end of the thread
+        if cancelled is not None:
+            raise cancelled
 
     def end_soon(self, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run a last action in the thread and end the thread, without waiting for it.

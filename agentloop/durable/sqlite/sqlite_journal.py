@@ -293,9 +293,13 @@ class SqliteJournal(Journal, CanKeepAccounts, CanKeepGrants):
         """End the threads, their connections and the claims. Idempotent."""
         # The claims end first: a writer that is still running must not start the thread again.
         self._claims.end_all()
-        await self._writer.aclose()
-        await self._reader.aclose()
-        self._claims.close()
+        try:
+            await self._writer.aclose()
+        finally:  # also when the caller is cancelled, such as by the loss of a claim that has just ended
+            try:
+                await self._reader.aclose()
+            finally:
+                self._claims.close()
 
     async def expired_trees(self, before: datetime) -> Sequence[ExecutionTree]:
         """Return the executions that `purge` would delete, each with those of the agents that serve its calls."""

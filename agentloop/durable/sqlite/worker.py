@@ -22,11 +22,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field
 
+from agentloop._shielding import wait_through
 from agentloop.durable.sqlite.schema import FileChanged, JournalConnection, is_busy
 from agentloop.errors import JournalError
 
 T = TypeVar("T")
 
+_CLOSE_SECONDS = 5.0
+"""How long a caller that is cancelled waits for the end of a thread, in seconds."""
 MAX_BATCH = 256
 """The maximum number of jobs that run together, so that the first one does not wait too long."""
 
@@ -147,8 +150,14 @@ class WorkerThread:
             self._queue.put(last)
             # Jobs after this one start a new thread.
             self._queue, self._thread, self._session = SimpleQueue(), None, None
-        await asyncio.shield(last.future)
-        thread.join()  # returns at once: the last job is settled at the very end of the thread
+        # Also when the caller is cancelled, such as by the loss of a claim that this end has told: no thread stays behind.
+        cancelled = await wait_through(last.future, _CLOSE_SECONDS)
+        if cancelled is None:
+            await asyncio.shield(last.future)
+        if last.future.done():
+            thread.join()  # returns at once: the last job is settled at the very end of the thread
+        if cancelled is not None:
+            raise cancelled
 
     def cut(self) -> None:
         """Close the connection that was used without a thread, as the death of the process does."""
