@@ -38,11 +38,11 @@ class CallLog(ABC):
     """
 
     @property
-    @property
     def loss(self) -> ClaimLost | None:
         """The loss of the claim on the execution, once it is told; None before, which is the default."""
         return None
 
+    @property
     @abstractmethod
     def settings(self) -> JournalSettings:
         """How this execution is recorded; executions that serve its calls are recorded in the same way."""
