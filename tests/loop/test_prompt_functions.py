@@ -155,13 +155,14 @@ async def test_every_interceptor_point_knows_who_asks() -> None:
         note("guardrail", inspection.principal)
         return []
 
+    attach: Any = at
     plain = [name for name in POINTS if not name.startswith("around") and name != "on_error"]
     loop = AgentLoop.for_model(
         ScriptedInference(
             ToolCall("1", "unknown", "{}"), ToolCall("2", "noop", "{}"), "Hi.", ToolCall("3", "noop", "{}"), "Hi."
         ),
         tools=[noop],
-        interceptors=[Watch(), Guardrails(input=check), *[at(name, observe) for name in plain]],
+        interceptors=[Watch(), Guardrails(input=check), *[attach(name, observe) for name in plain]],
         output_check=lambda _, inspection: note("output_check", inspection.principal),
         compiler=Compiler(),
     )
