@@ -11,9 +11,10 @@ from agentloop import AgentLoop, AgentState, Interceptor, Message, ScriptedInfer
 from agentloop.contracts import CanCompileMessages
 from agentloop.errors import ForeignCancellation, InvalidParameter
 from agentloop.interception import at
-from agentloop.loop import Identity, RunRequest, principal_of
+from agentloop.loop import Identity, RunRequest
 from agentloop.policies import Guardrails, Inspection
 from agentloop.values.points import POINTS, Point
+from agentloop.values.run_requests import principal_of
 
 ADA = Identity("ada", tenant="acme")
 
