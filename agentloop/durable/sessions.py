@@ -206,9 +206,7 @@ class SessionQueue:
             )
         else:
             state = (await state_at(self.journal, newest.execution_id)).with_message(message)
-        for owner, value in command.extensions.items():
-            state = state.with_extension(owner, value)
-        return state
+        return _as_asked(state, command)
 
 
 async def find_waiting(journal: CanJournal, execution_id: str) -> ExecutionCommand | None:
@@ -262,10 +260,15 @@ async def post_to_waiting(
 
 def waiting_state(command: ExecutionCommand) -> AgentState:
     """Return the state of an execution of which nothing is recorded, because its message waits in a session."""
-    state = AgentState.start(command.message, agent_id=command.execution_id)
+    state = _as_asked(AgentState.start(command.message, agent_id=command.execution_id), command)
+    return state.with_execution_started(command.begins, command.posted_at)
+
+
+def _as_asked(state: AgentState, command: ExecutionCommand) -> AgentState:
+    """Return a state with what is stored beside the message that begins its execution, such as who asks."""
     for owner, value in command.extensions.items():
         state = state.with_extension(owner, value)
-    return state.with_execution_started(command.begins, command.posted_at)
+    return state
 
 
 async def delete_session(journal: CanJournal, session: str) -> int:

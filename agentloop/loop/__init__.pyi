@@ -6,4 +6,3 @@ from agentloop.loop.parts import LoopOptions as LoopOptions
 from agentloop.loop.parts import ModelOptions as ModelOptions
 from agentloop.values.run_requests import Identity as Identity
 from agentloop.values.run_requests import RunRequest as RunRequest
-from agentloop.values.run_requests import principal_of as principal_of

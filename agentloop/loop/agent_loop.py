@@ -357,7 +357,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
     ) -> Output_co:
         """Run an execution to its end and return the final answer, of `output_type`; any other end raises an `ExecutionError` with its state."""
         begin = Beginning(input, execution_id, dependencies, principal)
-        state = (await _execute(self, begin, session)).raise_for_status()
+        state: AgentState[Output_co] = (await _execute(self, begin, session)).raise_for_status()
         check_answer_type(self, state)
         return state.output
 

@@ -36,41 +36,44 @@ def whoami(context: ToolContext) -> str:
     return str(context.principal or "nobody")
 
 
-def asking(**parts: Any) -> AgentLoop:
+def asking(**parts: Any) -> AgentLoop[str]:
     """Return a loop that says who asks."""
-    script = [ToolCall("1", "whoami", "{}"), lambda request: request.messages[-1].exchanges[0].execution.value] * 20
+    script: list[Any] = [
+        ToolCall("1", "whoami", "{}"),
+        lambda request: request.messages[-1].exchanges[0].execution.value,
+    ] * 20
     return AgentLoop.for_model(ScriptedInference(*script), tools=[whoami], **parts)
 
 
-async def by_execute(loop: AgentLoop) -> str:
+async def by_execute(loop: AgentLoop[str]) -> str:
     return (await loop.execute("Who?", principal=ADA)).output
 
 
-async def by_iterate(loop: AgentLoop) -> str:
+async def by_iterate(loop: AgentLoop[str]) -> str:
     return [state async for state in loop.iterate("Who?", principal=ADA)][-1].output
 
 
-async def by_stream(loop: AgentLoop) -> str:
+async def by_stream(loop: AgentLoop[str]) -> str:
     async with loop.stream("Who?", principal=ADA) as events:
         async for _ in events:
             pass
     return events.output
 
 
-async def by_stream_text(loop: AgentLoop) -> str:
+async def by_stream_text(loop: AgentLoop[str]) -> str:
     async with loop.stream_text("Who?", principal=ADA) as text:
         return "".join([piece async for piece in text])
 
 
-async def by_get_or_start(loop: AgentLoop) -> str:
+async def by_get_or_start(loop: AgentLoop[str]) -> str:
     return (await loop.get_or_start("Who?", "one", principal=ADA)).output
 
 
-async def by_session(loop: AgentLoop) -> str:
+async def by_session(loop: AgentLoop[str]) -> str:
     return await loop.run("Who?", principal=ADA, session="s")
 
 
-async def without_event_loop(loop: AgentLoop) -> str:
+async def without_event_loop(loop: AgentLoop[str]) -> str:
     def work() -> set[str]:
         states = list(loop.iterate_sync("Who?", principal=ADA))
         with loop.stream_sync("Who?", principal=ADA) as events:
@@ -94,7 +97,7 @@ WAYS = [by_execute, by_iterate, by_stream, by_stream_text, by_get_or_start, by_s
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_every_way_to_run_takes_who_asks(way: Callable[[AgentLoop], Awaitable[str]]) -> None:
+async def test_every_way_to_run_takes_who_asks(way: Callable[[AgentLoop[str]], Awaitable[str]]) -> None:
     """A tool knows the principal of every way to run a loop, and the journal has it."""
     journal = MemoryJournal()
     assert await way(asking(journal=journal)) == "ada@acme"

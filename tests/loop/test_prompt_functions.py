@@ -11,9 +11,10 @@ from agentloop import AgentLoop, AgentState, Interceptor, Message, ScriptedInfer
 from agentloop.contracts import CanCompileMessages
 from agentloop.errors import ForeignCancellation, InvalidParameter
 from agentloop.interception import at
-from agentloop.loop import Identity, RunRequest, principal_of
+from agentloop.loop import Identity, RunRequest
 from agentloop.policies import Guardrails, Inspection
 from agentloop.values.points import POINTS, Point
+from agentloop.values.run_requests import principal_of
 
 ADA = Identity("ada", tenant="acme")
 
@@ -155,13 +156,14 @@ async def test_every_interceptor_point_knows_who_asks() -> None:
         note("guardrail", inspection.principal)
         return []
 
+    attach: Any = at
     plain = [name for name in POINTS if not name.startswith("around") and name != "on_error"]
     loop = AgentLoop.for_model(
         ScriptedInference(
             ToolCall("1", "unknown", "{}"), ToolCall("2", "noop", "{}"), "Hi.", ToolCall("3", "noop", "{}"), "Hi."
         ),
         tools=[noop],
-        interceptors=[Watch(), Guardrails(input=check), *[at(name, observe) for name in plain]],
+        interceptors=[Watch(), Guardrails(input=check), *[attach(name, observe) for name in plain]],
         output_check=lambda _, inspection: note("output_check", inspection.principal),
         compiler=Compiler(),
     )

@@ -83,10 +83,11 @@ async def test_results_are_reused_for_whoever_asks(make: Callable[[Shop, Any], A
 
 async def test_a_rate_is_that_of_whoever_asks() -> None:
     """Each principal, or each tenant, has a bucket of its own for the tool."""
-    for make in (
+    makers: list[Callable[[RateLimit], AgentLoop]] = [
         lambda limit: loop_of(Shop(), Resilience(), rate_limit=limit),
         lambda limit: loop_of(Shop(), RateLimiter(limit)),
-    ):
+    ]
+    for make in makers:
         loop = make(RateLimit(1, per=1000, max_wait=0, by="principal"))
         statuses = [outcome(await calling(loop, principal)).status for principal in (ADA, OTHER_ADA, BOB, EVE, ADA)]
         assert statuses == [ToolStatus.SUCCEEDED] * 4 + [ToolStatus.BLOCKED]

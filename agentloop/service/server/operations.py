@@ -24,11 +24,11 @@ from agentloop.service.server.executions import CanRunExecutions, agent_of
 from agentloop.service.server.feeds import Feeds, wait_for_change
 from agentloop.service.server.record_events import EXTENSION, JsonDict, ServerEvent, details, summary, unrecorded_head
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
-from agentloop.values.json import EMPTY_OBJECT, format_json, has_more_entries, thaw
+from agentloop.values.json import EMPTY_OBJECT, format_json, freeze_object, has_more_entries, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Media, Text, find_url_problem
 from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS, ExecutionHead, caller_of
-from agentloop.values.run_requests import with_request
+from agentloop.values.run_requests import request_extensions, with_request
 from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -186,8 +186,8 @@ class Operations:
         started = {"agent": agent, "principal": principal.name, "request": _fingerprint(body)}
         former = await self._first_state(execution_id)
         if former is None:
-            asked = with_request(AgentState.start(), execution_id, principal.identity, headers)
-            extensions = asked.with_extension(EXTENSION, started).extensions
+            asked = request_extensions(execution_id, principal.identity, headers)
+            extensions = freeze_object({**asked, EXTENSION: started})
             try:
                 await self.executions.start_turn(agent, session, message, execution_id, extensions)
             except ConfigurationError as error:
