@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from attrs import evolve
 
-from agentloop.durable import PostgresJournal, SqliteJournal, open_journal, postgres_schema
+from agentloop.durable import Journal, PostgresJournal, SqliteJournal, open_journal, postgres_schema
 from agentloop.durable.migrations import Migration
 from agentloop.durable.postgres import schema, statements
 from agentloop.errors import (
@@ -64,7 +64,7 @@ async def is_waiting(url: str) -> bool:
     return run_sql(url, waiting) == [(1,)]
 
 
-async def claim_when_free(journal: PostgresJournal, execution_id: str) -> object:
+async def claim_when_free(journal: Journal, execution_id: str) -> object:
     """Claim an execution as soon as nobody holds it."""
     claims: list[object] = []
 

@@ -275,10 +275,11 @@ async def test_a_tool_in_a_thread_can_ask_whether_its_result_is_still_of_use() -
     @tool
     def pay(context: ToolContext) -> str:
         """Pay, unless nobody needs it any more."""
+        closed = [context.is_closed]
         begun.set()
-        assert not context.is_closed
         assert asked.wait(SECONDS)
-        log.append("left" if context.is_closed else "paid")
+        closed.append(context.is_closed)
+        log.append("left" if closed == [False, True] else "paid")
         ended.set()
         return "paid"
 
