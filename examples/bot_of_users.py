@@ -15,8 +15,7 @@ from agentloop.values import InferenceRequest, InferenceResponse
 def answer(request: InferenceRequest) -> InferenceResponse | str:
     last = request.messages[-1]
     if last.role != "user":
-        found = last.exchanges[0].execution.value
-        return f"{request.system_prompt} {found if isinstance(found, str) else [each['text'] for each in found]}"
+        return f"{request.system_prompt} {last.exchanges[0].execution.text}"
     name, arguments = ("remember", '{"text": "tea"}') if "remember" in last.text else ("recall", '{"query": "tea"}')
     return InferenceResponse((ToolCall("1", name, arguments),))
 

@@ -408,7 +408,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         principal: Identity | None = None,
     ) -> EventStream[Output_co]:
         """Run an execution as a stream of its events and those of its sub-agents; the final state is `stream.state`; see `execute`."""
-        return self._stream(Beginning(input, execution_id, dependencies, principal), session)[1]
+        return _stream(self, Beginning(input, execution_id, dependencies, principal), session)[1]
 
     def stream_text(
         self,
@@ -421,7 +421,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
     ) -> TextStream[Output_co]:
         """Run an execution as a stream of the text that its model writes; the final answer is `stream.output`; see `TextStream`."""
         begin = Beginning(input, execution_id, dependencies, principal)
-        return TextStream(*self._stream(begin, session, is_read=True))
+        return TextStream(*_stream(self, begin, session, is_read=True))
 
     async def resume(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Deps | None = None
@@ -798,30 +798,13 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
 
     # --- private ------------------------------------------------------------------------------------------------
 
-    def _state_from(self, input: Input) -> AgentState:
-        if isinstance(input, AgentState):
-            return input
-        if not isinstance(input, str | Message):
-            raise checks.invalid_input(input)
-        return AgentState.start(input, system_prompt=initial_prompt(self.system_prompt), clock=self.clock, ids=self.ids)
-
-    def _stream(
-        self, begin: Beginning, session: str | None, *, is_read: bool = False
-    ) -> tuple[str, EventStream[Output_co]]:
-        """Return the id of the agent, and the stream of its execution."""
-        if session is None:
-            begin = evolve(begin, input=self._state_from(begin.input))
-        given = begin.input
-        agent_id = given.agent_id if isinstance(given, AgentState) else sessions().agent_of_session(session or "")
-        return agent_id, EventStream(agent_id, self.events, lambda: _execute(self, begin, session, is_read=is_read))
-
     async def _start(self, begin: Beginning, *, is_read: bool = False, log: ExecutionLog | None = None) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
         execution_id, dependencies = begin.execution_id, begin.dependencies
         self._check_dependencies(dependencies)
         if execution_id is not None:
             require("an execution id", execution_id, str, "a text")
-        state = self._state_from(begin.input)
+        state = _state_from(self, begin.input)
         if state.status is ExecutionStatus.SUSPENDED:
             keys = ", ".join(call.key for call in state.pending)
             raise DecisionError(f"this state waits for decisions about {keys}; pass them to AgentLoop.resume")
@@ -873,7 +856,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         local = Resources()
         if dependencies is None and self.dependencies is not None:
             dependencies = await dependencies_of(self, state, local)
-        scope = self._scope_of(state, dependencies, local, log, is_read=is_read)
+        scope = _scope_of(self, state, dependencies, local, log, is_read=is_read)
         if names := self._compiled.checked_names:
             noted_references(scope.shared_resources).update(names[0])
         records = recording_of(log)
@@ -891,33 +874,6 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         except BaseException:
             await local.aclose()
             raise
-
-    def _scope_of(
-        self, state: AgentState, dependencies: Any, local: Resources, log: ExecutionLog | None, *, is_read: bool
-    ) -> ExecutionScope:
-        parent = self._parent_scope
-        if log is None or log.inference_count is None:
-            inferences, others = state.inference_count, state.other_inference_count
-        else:
-            inferences, others = log.inference_count, log.other_inference_count
-        # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
-        return ExecutionScope(
-            clock=self.clock,
-            ids=self.ids,
-            dependencies=dependencies,
-            local_resources=local,
-            shared_resources=self._shared.resources.current() or (local if parent is None else parent.shared_resources),
-            kept_resources=self._shared.resources.kept() if parent is None else parent.kept_resources,
-            depth=0 if parent is None else parent.depth + 1,
-            inference_count=inferences - others,
-            other_inference_count=others,
-            log=log,
-            bounds=self.bounds,
-            callers=() if parent is None else parent.callers,
-            request=request_of(state) if REQUEST in state.extensions or state.context.metadata else None,
-            is_read=is_read,
-            labels=self._compiled.labels,
-        )
 
     def _check_names(self) -> None:
         """Check once that the parts of the loop name tools that are there; for a sub-agent, its caller has done so.
@@ -989,6 +945,59 @@ async def _run_to_end(bind: Callable[[], Awaitable[Run]], log: ExecutionLog | No
     async for _ in run.states():
         pass
     return run.state
+
+
+def _state_from(loop: AgentLoop[Any], input: Input) -> AgentState:
+    if isinstance(input, AgentState):
+        return input
+    if not isinstance(input, str | Message):
+        raise checks.invalid_input(input)
+    return AgentState.start(input, system_prompt=initial_prompt(loop.system_prompt), clock=loop.clock, ids=loop.ids)
+
+
+def _stream(
+    loop: AgentLoop[Output_co, Any], begin: Beginning, session: str | None, *, is_read: bool = False
+) -> tuple[str, EventStream[Output_co]]:
+    """Return the id of the agent, and the stream of its execution."""
+    if session is None:
+        begin = evolve(begin, input=_state_from(loop, begin.input))
+    given = begin.input
+    agent_id = given.agent_id if isinstance(given, AgentState) else sessions().agent_of_session(session or "")
+    return agent_id, EventStream(agent_id, loop.events, lambda: _execute(loop, begin, session, is_read=is_read))
+
+
+def _scope_of(
+    loop: AgentLoop[Any],
+    state: AgentState,
+    dependencies: Any,
+    local: Resources,
+    log: ExecutionLog | None,
+    *,
+    is_read: bool,
+) -> ExecutionScope:
+    parent, shared = loop._parent_scope, loop._shared.resources  # noqa: SLF001  # of this module
+    if log is None or log.inference_count is None:
+        inferences, others = state.inference_count, state.other_inference_count
+    else:
+        inferences, others = log.inference_count, log.other_inference_count
+    # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
+    return ExecutionScope(
+        clock=loop.clock,
+        ids=loop.ids,
+        dependencies=dependencies,
+        local_resources=local,
+        shared_resources=shared.current() or (local if parent is None else parent.shared_resources),
+        kept_resources=shared.kept() if parent is None else parent.kept_resources,
+        depth=0 if parent is None else parent.depth + 1,
+        inference_count=inferences - others,
+        other_inference_count=others,
+        log=log,
+        bounds=loop.bounds,
+        callers=() if parent is None else parent.callers,
+        request=request_of(state) if REQUEST in state.extensions or state.context.metadata else None,
+        is_read=is_read,
+        labels=loop._compiled.labels,  # noqa: SLF001  # of this module
+    )
 
 
 async def _execute(

@@ -29,7 +29,7 @@ NOTHING: Mapping[str, str] = {}
 LONGER = {"durable_demo", "mcp_conformance_client", "shop_demo"}
 """Programs that have tests of their own."""
 EXPECTED = {
-    "bot_of_users": "You help ada@acme. ['tea']\nYou help bob@acme. []\n",
+    "bot_of_users": '+00:00"}]\nYou help bob@acme. []\n',
     "coding_agent": "run_tests: succeeded: passed\nedit_file: blocked",
     "every_provider": "anthropic-messages   ANTHROPIC_API_KEY",
     "batch_under_one_sum": "99 of 500 tickets answered for $1.39",

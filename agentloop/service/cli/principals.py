@@ -13,31 +13,28 @@ from agentloop.values.run_requests import Identity
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 
-class PrincipalType(click.ParamType):
-    """The value of `--principal`: a name, or a name, an @ and a tenant. A name that has an @ itself, such as an address, needs one more."""
+def _read_principal(context: click.Context, parameter: click.Parameter, value: str | None) -> Identity | None:
+    """Return the principal that an option names: a name, or a name, an @ and a tenant; None without the option.
 
-    name = "principal"
+    A name that has an @ itself, such as an address, needs one more.
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Identity:
-        """Return the principal that a value names; the tenant is what follows the last @.
-
-        Raises:
-            click.BadParameter: the value names nobody, or has bytes that are not UTF-8.
-        """
-        if isinstance(value, Identity):
-            return value
-        text = str(value)
-        name, at, tenant = text.rpartition("@")
-        try:
-            text.encode()
-            return Identity(name, tenant=tenant) if at else Identity(text)
-        except (InvalidParameter, UnicodeEncodeError):
-            self.fail(f"{value!a:.100} names nobody; write NAME or NAME@TENANT, such as ada@acme", param, ctx)
+    Raises:
+        click.BadParameter: the value names nobody, or has bytes that are not UTF-8.
+    """
+    if value is None:
+        return None
+    name, at, tenant = value.rpartition("@")
+    try:
+        value.encode()
+        return Identity(name, tenant=tenant) if at else Identity(value)
+    except (InvalidParameter, UnicodeEncodeError):
+        problem = f"{value!a:.100} names nobody; write NAME or NAME@TENANT, such as ada@acme"
+        raise click.BadParameter(problem, context, parameter) from None
 
 
 principal_option: Callable[[FC], FC] = click.option(
     "--principal",
-    type=PrincipalType(),
+    callback=_read_principal,
     metavar="NAME[@TENANT]",
     help="Who asks for it, as tools, interceptors and records know them. The tenant follows the last @.",
 )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, AgentState, Message, ScriptedInference, ToolContext, tool
-from agentloop.durable import open_journal
+from agentloop.durable import Journal, open_journal
 from agentloop.loop import Identity
 from agentloop.service.cli.mcp import open_agent, open_tools
 from agentloop.service.cluster import Cluster, Worker
@@ -62,13 +62,15 @@ def told(state: AgentState) -> object:
 
 async def by_executions(executions: CanRunExecutions) -> None:
     """Start an execution, and a turn of a session, without an HTTP server."""
+    journal = executions.journal
+    assert isinstance(journal, Journal)
     async with executions:
         await executions.start("default", AgentState.start("Who?"), "one", principal=ADA)
         await executions.start_turn("default", "s", Message.user("Who?"), "two", EMPTY_OBJECT, principal=ADA)
         for execution_id in ("one", "two"):
-            while not (head := await executions.journal.head(execution_id)) or not head.status.is_terminal:
-                await executions.journal.wait_for_change(execution_id, timeout=1)
-            assert told(await executions.journal.state(execution_id)) == "ada@acme"
+            while not (head := await journal.head(execution_id)) or not head.status.is_terminal:
+                await journal.wait_for_change(execution_id, timeout=1)
+            assert told(await journal.state(execution_id)) == "ada@acme"
 
 
 async def locally(db: str) -> None:
