@@ -12,7 +12,7 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_journal import Claim
-from agentloop.contracts.can_keep_grants import CanKeepGrants
+from agentloop.contracts.can_keep_grants import CanKeepGrants, GrantChange
 from agentloop.errors import ClaimLost, JournalConflict
 from agentloop.testing.journal_bench import INVALID_APPENDS, START, JournalModel, JournalOperation
 from agentloop.testing.kit import Kit, checked_factory, require
@@ -126,7 +126,7 @@ class GrantKit(Kit):
         for number, (kind, ids) in enumerate(steps):
             uses = [_use_of(grant_id, f"{number}/{index}", claim) for index, grant_id in enumerate(ids)]
             for use in uses:
-                await journal.update_grant(use.grant_id, lambda state, use=use: state.hold(use, EMPTY_OBJECT, START))  # type: ignore[misc]  # a lambda
+                await journal.update_grant(use.grant_id, _holding(use))
             claim = await self._append(journal, model, claim, kind, uses)
             counted.update(ids if kind in {"stored", "repeated"} else ())
             found = {state.id: state.used for state in await journal.grants()}
@@ -156,7 +156,7 @@ class GrantKit(Kit):
             return later
         if kind == "released":
             for use in uses:
-                await journal.update_grant(use.grant_id, lambda state, use=use: state.release(use.key))  # type: ignore[misc]  # a lambda
+                await journal.update_grant(use.grant_id, _releasing(use))
         await journal.append_using(head, records, claim, uses)
         model.add(head, records)
         if kind == "repeated":
@@ -192,6 +192,14 @@ def _state(grant_id: str) -> GrantState:
 
 def _use_of(grant_id: str, name: str, claim: Claim) -> GrantUse:
     return GrantUse(grant_id=grant_id, key=f"{_RUN}/{name}", execution_id=_RUN, token=claim.token, at=START)
+
+
+def _holding(use: GrantUse) -> GrantChange:
+    return lambda state: state.hold(use, EMPTY_OBJECT, START)
+
+
+def _releasing(use: GrantUse) -> GrantChange:
+    return lambda state: state.release(use.key)
 
 
 async def _add(journal: CanKeepGrants, grant_id: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -162,7 +162,7 @@ def by_chat(place: Place) -> tuple[str, str]:
     ]
 
 
-def _line_with(lines: Any, text: str) -> str:
+def _line_with(lines: Iterable[str], text: str) -> str:
     return next(line for line in lines if text in line)
 
 
@@ -254,7 +254,7 @@ async def _call_over_mcp(place: Place) -> tuple[str, str]:
     launcher, *rest = loaded_agentloop("mcp", "serve", "--agent", "tests.service.desk:recorded")
     server = McpEnsemble.stdio(launcher, rest, place.environment, cwd=ROOT, name="desk", **NO_TIMEOUTS)
     async with server:
-        (tool,) = server.offered
+        tool: Any = next(iter(server.offered))
         context = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0")
         use = tool.with_tool_context(context).use
         with pytest.raises(ToolFailed) as waited:
