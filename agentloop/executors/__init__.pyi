@@ -1,4 +1,5 @@
 from agentloop.executors.forwarding import ForwardingExecutor as ForwardingExecutor
+from agentloop.executors.not_begun import not_begun as not_begun
 from agentloop.executors.remote import RemoteToolExecutor as RemoteToolExecutor
 from agentloop.executors.remote_calls import ProgressReport as ProgressReport
 from agentloop.executors.remote_calls import RemoteCall as RemoteCall
