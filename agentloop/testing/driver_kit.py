@@ -134,6 +134,7 @@ class DriverKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.scenarios: st.SearchStrategy[Scenario] = SCENARIOS if scenarios is None else scenarios
+        self._asks_once = scenarios is None
         self.factory: Callable[[Scenario], CanUseTools] = checked_factory(factory)
         self.max_inferences_per_step = max_inferences_per_step
         self._first: _Trace | None = None
@@ -218,7 +219,8 @@ class DriverKit(Kit):
                 require(1, turn.text in _words(message), f"{lost} {_words(message)!r}")
 
         self.for_all(self.scenarios, holds)
-        self.for_all(_SIMILAR_CALLS, holds)
+        if self._asks_once:  # otherwise it may ask for another decision where an answer repeats itself
+            self.for_all(_SIMILAR_CALLS, holds)
 
     def law_2(self) -> None:
         """Each call of the model is in the conversation with its execution, and in every encoded request."""
@@ -353,7 +355,7 @@ class DriverKit(Kit):
                 others = [other for other in _AGENTS if other != agent]
                 require_no_trace(9, texts, others, of=f"the state of the execution of {agent}")
 
-        self.for_all(self.scenarios, holds)
+        self.for_all(self.scenarios.map(_with_wait), holds)
         self._require_as_at_first(9)
 
     def law_10(self) -> None:
@@ -787,6 +789,11 @@ def _require_same_outcomes(
             plain = [None if each is None else to_plain(each) for each in (known[key], execution)]
             differs = f"{source} one outcome and {place} another, at {find_difference(*plain)}"
             require(10, condition=False, reason=f"of {key}, {differs}")
+
+
+def _with_wait(scenario: Scenario) -> Scenario:
+    """Return a scenario whose model takes a second for each decision, so that executions at the same time take turns."""
+    return evolve(scenario, wait=1)
 
 
 def _with_delays(scenario: Scenario) -> Scenario:

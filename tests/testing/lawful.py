@@ -88,6 +88,7 @@ class PlanAndExecute(InferringDriver):
         request = self.request(draft, messages)
         planned = request.with_system_prompt(f"{request.system_prompt}\nThe plan: {draft.state.extension('plan')}")
         response = await self.infer(draft, planned)
+        self.conclude(draft, response)
         return response.parts
 
 
