@@ -161,6 +161,8 @@ class ExecutorKit(Kit):
         def holds(example: tuple[list[ToolCall], float | None]) -> None:
             calls, cancel_after = example
             run = self._run(self._bench(Gatekeeper()).run(calls, cancel_after=cancel_after))
+            if run.is_untouched:
+                return
             require(1, run.answer is not None, f"the executor raised {run.error!r} and lost the batch")
             pending = () if run.answer is None else run.answer.pending
             _require_total(list(ToolCalls.of(calls, run.state).keys), run.executions, [call.key for call in pending])
@@ -474,7 +476,7 @@ class ExecutorKit(Kit):
             value = calls[index % len(calls)].arguments["value"]
             raising = () if cancel_after is not None else (RaisingInterceptor(point, value),)
             run = self._run(self._bench(*raising).run(_slow(calls), cancel_after=cancel_after))
-            if run.error is None:
+            if run.error is None or run.is_untouched:
                 return
             require(21, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
             for execution in [each for each in run.executions if not each.succeeded]:
@@ -618,6 +620,11 @@ class _BatchRun:
     was_cancelled: bool = False
     late: list[tuple[str, dict[str, Any]]] = field(factory=list)
     seconds_to_end: float = 0.0
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether it was cancelled before anything happened, so that there is nothing that an error could lose."""
+        return self.was_cancelled and self.answer is None and not self.ran and not self.events
 
     @property
     def executions(self) -> tuple[ToolExecution, ...]:
