@@ -24,7 +24,7 @@ NAMES = {
     "agentloop.durable": 32,
     "agentloop.errors": 72,
     "agentloop.events": 71,
-    "agentloop.executors": 7,
+    "agentloop.executors": 8,
     "agentloop.interception": 27,
     "agentloop.loop": 8,
     "agentloop.mcp": 10,

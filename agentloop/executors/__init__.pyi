@@ -5,3 +5,4 @@ from agentloop.executors.remote_calls import RemoteCall as RemoteCall
 from agentloop.executors.remote_calls import RemoteResult as RemoteResult
 from agentloop.executors.remote_calls import run_remote_call as run_remote_call
 from agentloop.executors.tool_executor import ToolExecutor as ToolExecutor
+from agentloop.executors.unstarted_batches import not_begun as not_begun

@@ -26,7 +26,8 @@ class ForwardingExecutor(
 
     It has every contract by which a loop passes its parts to an executor, and passes each of them on if the other one accepts
     it. Override `execute_tools`, and await `self.inner.execute_tools(…)` in it. Raise what that raises: a `BatchInterrupted`
-    carries the outcomes of the batch. Decorate a subclass with `attrs.frozen` if it adds attributes.
+    carries the outcomes of the batch. If the subclass is cancelled before it has handed the batch over, `not_begun` makes the
+    outcomes to carry. Decorate a subclass with `attrs.frozen` if it adds attributes.
 
         @frozen
         class TimedExecutor(ForwardingExecutor):

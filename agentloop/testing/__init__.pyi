@@ -1,6 +1,5 @@
 from agentloop.testing.account_kit import AccountKit as AccountKit
 from agentloop.testing.clocks import CountingIds as CountingIds
-from agentloop.testing.clocks import Deadlock as Deadlock
 from agentloop.testing.clocks import LoopClock as LoopClock
 from agentloop.testing.clocks import ManualClock as ManualClock
 from agentloop.testing.clocks import run_in_virtual_time as run_in_virtual_time

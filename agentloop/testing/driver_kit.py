@@ -46,6 +46,7 @@ from agentloop.testing.scenario import (
 from agentloop.testing.surroundings import Surroundings, require_no_trace
 from agentloop.testing.toys import (
     CANCELLATIONS,
+    RICH_TEXTS,
     Doorkeeper,
     Ledger,
     decide_toys,
@@ -56,9 +57,10 @@ from agentloop.testing.toys import (
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.event import Event
 from agentloop.values.inference import FinishReason, InferenceOptions, InferenceRequest, ToolChoice, Usage
+from agentloop.values.interruptions import cause_of
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
-from agentloop.values.parts import Text
+from agentloop.values.parts import Reasoning, Text
 from agentloop.values.points import AfterInference, AfterToolUse, BeforeInference, StatePoint
 from agentloop.values.reprs import format_count
 from agentloop.values.serialization import to_json, to_plain
@@ -80,14 +82,32 @@ _BATCHES = waiting_calls("echo", "alone", "keyed").map(
 )
 
 
+_AFTERWARDS = 60.0
+"""How many seconds a driver is watched after the end of an execution."""
+_KEYS = ("a", "A", "A ", "a_", "a%", "Straße", "STRASSE", "k" * 70, "k" * 71)
+_SIMILAR_CALLS = st.lists(
+    st.builds(
+        toy_call,
+        st.sampled_from(["echo", "keyed"]),
+        st.integers(1, 2),
+        id=st.sampled_from(["", "a", "A"]),
+        key=st.sampled_from(_KEYS),
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda calls: Scenario(turns=(ScriptedTurn("Let me look.", calls=(*calls, calls[0])), ScriptedTurn("done"))))
+"""Calls that are equal, or differ in the case, the length or the special characters of a text alone."""
+
+
 class DriverKit(Kit):
     """Checks a driver against the laws of `CanUseTools`, in a loop with toy tools.
 
     The driver is watched before the loop checks and mends what it returns, so that it has to keep the laws by itself. A step need
     not be a turn of the scenario.
 
-    The model of the scenario has one response for each decision: a call of tools, or the answer. For what else a driver asks,
-    such as for a plan, it needs a further model, which the kit watches, too:
+    The model of the scenario has one response for each decision: a call of tools, or the answer. An equal request gets the same
+    response again, so that a driver may let the model vote. For what else a driver asks, such as for a plan, it needs a further
+    model, which the kit watches, too:
 
         DriverKit(
             lambda scenario: PlanningDriver(scenario.inference(), planner=scenario.watch(Planner())),
@@ -102,7 +122,7 @@ class DriverKit(Kit):
             when a call cannot be executed: it needs more responses than a scenario with invalid calls has.
     """
 
-    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 34, 35, 38)
+    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 23, 34, 35, 38)
 
     def __init__(
         self,
@@ -114,6 +134,7 @@ class DriverKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.scenarios: st.SearchStrategy[Scenario] = SCENARIOS if scenarios is None else scenarios
+        self._asks_once = scenarios is None
         self.factory: Callable[[Scenario], CanUseTools] = checked_factory(factory)
         self.max_inferences_per_step = max_inferences_per_step
         self._first: _Trace | None = None
@@ -153,6 +174,7 @@ class DriverKit(Kit):
         interceptors: Iterable[CanIntercept] = (),
         max_steps: int | None = None,
         agent: str = "agent",
+        linger: float = 0.0,
     ) -> ScenarioRun:
         """Run a scenario to its end.
 
@@ -162,10 +184,12 @@ class DriverKit(Kit):
             interceptors: the interceptors of the loop.
             max_steps: the step limit; None for no limit.
             agent: the agent's id.
+            linger: how many seconds to wait for what comes after the end.
         """
         bench = _DriverBench(driver or self.factory(scenario), tuple(interceptors), max_steps)
         start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
         states = [state async for state in bench.loop.iterate(start, execution_id=f"execution of {agent}")]
+        await asyncio.sleep(linger)
         compiled = bench.compiler.compiled.get(f"execution of {agent}", [])
         return ScenarioRun(scenario, states[-1], tuple(states), tuple(bench.events), tuple(compiled), bench.steps)
 
@@ -173,9 +197,10 @@ class DriverKit(Kit):
         return run_in_virtual_time(self.run_scenario(scenario, **options))
 
     def law_1(self) -> None:
-        """The calls of the steps are those of the model, in its order."""
+        """The calls of the steps are those of the model, in its order, and the text that it wrote beside calls stays beside them."""
 
         def holds(scenario: Scenario) -> None:
+            scenario = evolve(scenario)
             run = self._run(scenario)
             expected = [(call.name, call.arguments) for turn in scenario.turns for call in turn.calls]
             exchanges = [exchange for message in run.state.messages for exchange in message.exchanges]
@@ -188,8 +213,14 @@ class DriverKit(Kit):
             )
             executed = [exchange.execution.name for exchange in exchanges]
             require(1, executed == [name for name, _ in actual], f"the calls {actual} were executed as {executed}")
+            acting = [turn for turn in scenario.turns if turn.calls and scenario.has_models]
+            for turn, message in zip(acting, [each for each in run.state.messages if each.exchanges], strict=False):
+                lost = f"the model wrote {turn.text!r} beside {[call.name for call in turn.calls]}, and the step has"
+                require(1, turn.text in _words(message), f"{lost} {_words(message)!r}")
 
         self.for_all(self.scenarios, holds)
+        if self._asks_once:  # otherwise it may ask for another decision where an answer repeats itself
+            self.for_all(_SIMILAR_CALLS, holds)
 
     def law_2(self) -> None:
         """Each call of the model is in the conversation with its execution, and in every encoded request."""
@@ -285,7 +316,7 @@ class DriverKit(Kit):
         """The grammar accepts the event sequence of every run."""
 
         def holds(example: tuple[Scenario, int]) -> None:
-            run = self._run(example[0], max_steps=example[1])
+            run = self._run(example[0], max_steps=example[1], linger=_AFTERWARDS)
             monitor = ProtocolMonitor()
             for event in run.events:
                 monitor(event)
@@ -324,7 +355,7 @@ class DriverKit(Kit):
                 others = [other for other in _AGENTS if other != agent]
                 require_no_trace(9, texts, others, of=f"the state of the execution of {agent}")
 
-        self.for_all(self.scenarios, holds)
+        self.for_all(self.scenarios.map(_with_wait), holds)
         self._require_as_at_first(9)
 
     def law_10(self) -> None:
@@ -416,7 +447,7 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
 
     def law_21(self) -> None:
-        """When a batch fails or is cancelled, the error of the driver carries the step with all outcomes and the usage."""
+        """When a batch fails or is cancelled, the driver raises that, and its error carries the step with all outcomes and the usage."""
 
         def holds(example: tuple[Scenario, str, int, float | None]) -> None:
             scenario, point, index, cancel_after = example
@@ -425,7 +456,8 @@ class DriverKit(Kit):
             raising = () if cancel_after is not None else (RaisingInterceptor(point, value),)
             run = run_in_virtual_time(self._interrupt(_with_delays(scenario), raising, cancel_after))
             for step in run.steps:
-                if step.error is not None and step.outcomes:
+                _require_told(step)
+                if step.outcomes:
                     require(21, step.after is not None, f"the error {step.error!r} carries no step")
                     _require_rescued(step, run.responses)
 
@@ -450,6 +482,30 @@ class DriverKit(Kit):
                     require(22, added == own, f"the step has the message {own}, and the conversation got {added}")
 
         self.for_all(self.scenarios, holds)
+
+    def law_23(self) -> None:
+        """An answer that was cut off, filtered or not given completes no execution, and the calls of such an answer do not run in part."""
+
+        def holds(example: tuple[Scenario, FinishReason | None, bool]) -> None:
+            plain, finish, is_answer = example
+            *acting, answer = [evolve(turn, finish=finish, error="" if finish else "no answer") for turn in plain.turns]
+            calls, end = (plain.turns[:-1], answer) if is_answer else (acting, plain.turns[-1])
+            scenario = evolve(plain, turns=(*calls, end))
+            bench = _DriverBench(self.factory(scenario))
+            state = run_in_virtual_time(bench.loop.execute(scenario.question))
+            if not scenario.requests:
+                return  # it asks no model
+            received = [event.response for event in bench.events if isinstance(event, InferenceResponseReceived)]
+            answers = {response.text.strip() for response in received if not response.finish_reason.is_incomplete}
+            said = f"the model ended {'with an error' if finish is None else f'by {finish.value!r}'}"
+            is_complete = state.status is ExecutionStatus.COMPLETED
+            is_normal = not is_complete or state.final_text.strip() in answers
+            require(23, is_normal, f"{said}, and the execution is completed with the answer {state.final_text!r}")
+            ran = [] if is_answer else bench.ledger.calls
+            require(23, not ran or len(ran) == len(acting[0].calls), f"{said} in its calls, and of them ran {ran}")
+
+        ends = st.sampled_from([*[each for each in FinishReason if each.is_incomplete], None])
+        self.for_all(st.tuples(_BATCHES, ends, st.booleans()), holds)
 
     def law_34(self) -> None:
         """A driver whose task is cancelled raises the cancellation, has no more calls executed, and serves the next as a new one does."""
@@ -511,6 +567,16 @@ class DriverKit(Kit):
                 require(35, not ran, f"an interceptor took all calls out of the answers, and these ran: {ran}")
 
         self.for_all(self.scenarios, holds)
+        self.for_all(st.sampled_from(RICH_TEXTS), self._require_answer)
+
+    def _require_answer(self, text: str) -> None:
+        """Require that the answer of the one model of a driver is the answer of the execution, whatever text it is."""
+        scenario = Scenario(turns=(ScriptedTurn(text),))
+        state = self._run(scenario).state
+        if scenario.has_models and self.max_inferences_per_step == 1 and state.status is ExecutionStatus.COMPLETED:
+            same = state.final_text.strip() == text.strip()
+            difference = f"the model answered {text!r:.80}, and the execution has {state.final_text!r:.80}"
+            require(35, same, f"{difference} ({len(text)} and {len(state.final_text)} characters)")
 
     def law_38(self) -> None:
         """A stop signal that a step receives stays in its state, and the settings of the driver are in its requests."""
@@ -687,10 +753,27 @@ class RequestEditor(Interceptor):
         return point.with_response(evolve(point.response, parts=(Text("held"),), finish_reason=FinishReason.STOP))
 
 
+def _words(message: Message) -> str:
+    """Return all that a model wrote for readers in a message, its reasoning included."""
+    return "\n".join(part.text for part in message.parts if isinstance(part, Text | Reasoning))
+
+
+def _require_told(step: ObservedStep) -> None:
+    """Check that a driver raises what its batch has raised: an interceptor that fails ends the step, whatever the driver makes of it."""
+    failures = [cause_of(batch.error) for batch in step.batches if isinstance(batch.error, Exception)]
+    if failures:
+        link: BaseException | None = step.error
+        while link is not None and cause_of(link) is not failures[-1]:
+            link = link.__cause__
+        require(21, link is not None, f"a batch failed with {failures[-1]!r}, and the driver gave {step.result}")
+
+
 def _require_rescued(step: ObservedStep, responses: Sequence[Usage]) -> None:
     """Check that what an interrupted driver gives back has all outcomes and tokens of the step."""
     lost = [key for key, execution in step.outcomes.items() if step.executions.get(key) != execution]
-    require(21, not lost, f"the driver was interrupted, and its step lacks the outcomes of {', '.join(lost)}")
+    require(
+        21, not lost, f"the batch had outcomes, and the step that the driver gave back lacks those of {', '.join(lost)}"
+    )
     last = step.after.last_step if step.after is not None else None
     spent = 0 if last is None else last.usage.requests
     require(
@@ -706,6 +789,11 @@ def _require_same_outcomes(
             plain = [None if each is None else to_plain(each) for each in (known[key], execution)]
             differs = f"{source} one outcome and {place} another, at {find_difference(*plain)}"
             require(10, condition=False, reason=f"of {key}, {differs}")
+
+
+def _with_wait(scenario: Scenario) -> Scenario:
+    """Return a scenario whose model takes a second for each decision, so that executions at the same time take turns."""
+    return evolve(scenario, wait=1)
 
 
 def _with_delays(scenario: Scenario) -> Scenario:

@@ -28,6 +28,8 @@ from agentloop.testing.toys import (
     BATCHES,
     CANCELLATIONS,
     PARAMETERS,
+    RICH_BATCHES,
+    RICH_RESULTS,
     THREADED_BATCHES,
     Doorkeeper,
     Gatekeeper,
@@ -56,11 +58,14 @@ T = TypeVar("T")
 _AGENTS = ("ada", "bob")
 _MAX_DECISIONS = 12
 """How often a batch of a few calls can be suspended."""
+_CALLS_OF_A_BATCH = 4
+_AFTERWARDS = 60.0
+"""How many seconds an executor is watched after the end of a batch."""
 _CANCELLATIONS = 3
 """How often an executor is cancelled before it is used again."""
 _SECONDS_TO_STOP = 60.0
 """How long what was cancelled may take to end."""
-_SECONDS_TO_END, _TOY_SECONDS_TO_END = 20.0, 100.0
+_SECONDS_TO_END, _TOY_SECONDS_TO_END = 60.0, 100.0
 """How long work in real time may take: so many seconds, and so many of those of the toys."""
 _PLAIN_NAMES = ("echo", "whoami", "alone", "keyed")
 _EFFECTS = st.sampled_from([Effect.EFFECT, Effect.IDEMPOTENT, Effect.PURE])
@@ -156,6 +161,8 @@ class ExecutorKit(Kit):
         def holds(example: tuple[list[ToolCall], float | None]) -> None:
             calls, cancel_after = example
             run = self._run(self._bench(Gatekeeper()).run(calls, cancel_after=cancel_after))
+            if run.is_untouched:
+                return
             require(1, run.answer is not None, f"the executor raised {run.error!r} and lost the batch")
             pending = () if run.answer is None else run.answer.pending
             _require_total(list(ToolCalls.of(calls, run.state).keys), run.executions, [call.key for call in pending])
@@ -235,6 +242,12 @@ class ExecutorKit(Kit):
             _require_events(self._run(self._bench(Gatekeeper()).run(calls)))
 
         self.for_all(BATCHES, holds)
+        for value in range(0, len(RICH_RESULTS), _CALLS_OF_A_BATCH):
+            calls = [toy_call("tell", value + index) for index in range(_CALLS_OF_A_BATCH)]
+            self.for_all(st.just(calls), lambda calls: _require_events(self._run(self._bench().run(calls))))
+        equal = [toy_call("count", 1, id=id) for id in ("", "a", "A", "a%", "a_", "c" * 64, "c" * 65)]  # noqa: A001  # names the field
+        for batch in (st.just(equal), st.just([toy_call("count", 1)] * 3), RICH_BATCHES):
+            self.for_all(batch, lambda calls: _require_events(self._run(self._bench().run(calls, linger=_AFTERWARDS))))
         self.for_all(_REPEATS, lambda example: self._run(self._check_repeated_events(*example)))
 
     async def _check_repeated_events(self, names: Sequence[str], effect: Effect) -> None:
@@ -463,14 +476,16 @@ class ExecutorKit(Kit):
             value = calls[index % len(calls)].arguments["value"]
             raising = () if cancel_after is not None else (RaisingInterceptor(point, value),)
             run = self._run(self._bench(*raising).run(_slow(calls), cancel_after=cancel_after))
-            if run.error is None:
+            if run.error is None or run.is_untouched:
                 return
             require(21, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
             for execution in [each for each in run.executions if not each.succeeded]:
                 done = execution.may_have_run or execution.call.arguments["value"] not in run.values
                 require(21, done, f"the call {execution.key} ran, and its outcome says that it has not")
             settled = {event.key: event.execution for event in run.events if isinstance(event, ToolCallSettled)}
-            lost = [each.key for each in run.executions if settled.get(each.key) != each]
+            # What an executor around others does not hand over has no event: nothing has happened to these calls.
+            kept = [each for each in run.executions if each.key in settled or not _is_not_begun(each)]
+            lost = [each.key for each in kept if settled.get(each.key) != each]
             require(21, not lost, f"no event has the outcomes that the error carries of {', '.join(lost)}")
 
         points = st.sampled_from(["before_tool_use", "around_tool_use", "after_tool_use"])
@@ -531,6 +546,9 @@ class ExecutorKit(Kit):
         """The time limit and the order that a tool declares hold for its calls; only in virtual time, and where tools run here."""
         if self.second is not None or self.runs_elsewhere:
             return
+        stopped = self._run(self._bench().run([toy_call("stop", 1)]))
+        signals = () if stopped.after.execution is None else stopped.after.execution.continuation.signals
+        require(38, signals or stopped.error is not None, "a tool raised AgentStop, and the state has no stop signal")
         begun: list[str] = []
         open_calls: list[str] = []
         overlaps: list[str] = []
@@ -604,6 +622,11 @@ class _BatchRun:
     seconds_to_end: float = 0.0
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether it was cancelled before anything happened, so that there is nothing that an error could lose."""
+        return self.was_cancelled and self.answer is None and not self.ran and not self.events
+
+    @property
     def executions(self) -> tuple[ToolExecution, ...]:
         """The outcomes; none if the executor lost the batch."""
         return () if self.answer is None else self.answer.executions
@@ -650,6 +673,7 @@ class _BatchRunner:
         rejections: Mapping[int, str] | None = None,
         batch: ToolCalls | None = None,
         state: AgentState | None = None,
+        linger: float = 0.0,
     ) -> _BatchRun:
         """Execute a batch.
 
@@ -660,6 +684,7 @@ class _BatchRunner:
             rejections: why the driver rejects calls, by their positions.
             batch: the batch in place of the calls.
             state: the state that it belongs to; by default that of a new execution.
+            linger: how many seconds to wait for what comes after the end.
         """
         state = state or started_state(name, f"execution of {name}")
         tools = toy_tools(self.ledger, self.effect, second=self.second)
@@ -677,9 +702,10 @@ class _BatchRunner:
             error = raised
             carrier = BatchInterrupted.find_in(raised)
             answer = carrier.executions if carrier is not None else None
+        seconds = time() - cancelled_at
+        await asyncio.sleep(linger * self.second)
         ran = list(self.ledger.calls)
         late = ran[at_cancel:] if was_cancelled else []
-        seconds = time() - cancelled_at
         return _BatchRun(answer, error, bench.events, ran[begun:], state, state_before, was_cancelled, late, seconds)
 
 
@@ -703,6 +729,10 @@ def _require_events(run: _BatchRun) -> None:
         if event != outcome:
             differs = find_difference(to_plain(event), to_plain(outcome))
             require(10, condition=False, reason=f"of {event.key}, the event and the result differ at {differs}")
+
+
+def _is_not_begun(execution: ToolExecution) -> bool:
+    return execution.status is ToolStatus.CANCELLED and not execution.may_have_run
 
 
 def _require_closed(run: _BatchRun, point: str) -> None:

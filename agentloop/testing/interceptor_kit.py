@@ -172,7 +172,8 @@ class InterceptorKit(Kit):
                 others = [other for other in (*_AGENTS, _AGENT) if other != state.agent_id]
                 require_no_trace(9, texts, others, of=f"an execution of {state.agent_id}")
 
-        self.for_all(self._scenarios, holds)
+        # Its model takes a second for each decision, so that executions at the same time take turns.
+        self.for_all(self._scenarios.map(lambda scenario: evolve(scenario, wait=1)), holds)
 
     def law_13(self) -> None:
         """Each request extends the one before it, unless an epoch was announced."""

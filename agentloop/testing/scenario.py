@@ -13,7 +13,7 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
-from agentloop.errors import ContractViolation
+from agentloop.errors import ContractViolation, InvalidResponse
 from agentloop.models.scripted import ScriptedInference, ScriptLine
 from agentloop.testing.toys import toy_call
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Usage
@@ -32,11 +32,15 @@ class ScriptedTurn(Value):
         text: the text of the response.
         calls: the tool calls; without any, the text is the final answer.
         usage: the tokens that the provider reports.
+        finish: why the model stopped; None for the normal end.
+        error: with what the request fails in place of a response; empty if it does not.
     """
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage(10, 5, 0, 0, 0)  # noqa: RUF009  # immutable
+    finish: FinishReason | None = None
+    error: str = ""
 
     def response(self, number: int) -> InferenceResponse:
         """Return the turn as a model's response with native tool calls."""
@@ -44,6 +48,8 @@ class ScriptedTurn(Value):
         finish = FinishReason.TOOL_CALLS if self.calls else FinishReason.STOP
         return InferenceResponse((*text, *self.calls), finish, self.usage, "scripted", f"response_{number}")
 
+
+_USAGE = Usage(10, 5, 0, 0, 0)
 
 Notation: TypeAlias = Callable[[ScriptedTurn, int], InferenceResponse]
 """Writes a turn as a model's response, from the turn and its 0-based index."""
@@ -83,18 +89,17 @@ class Scenario(Value):
 
     @property
     def is_overasked(self) -> bool:
-        """Whether, in a single execution, a model of the scenario got more requests than the scenario has decisions."""
-        return any(len(model.requests) > len(model.lines) for model in self._models)
+        """Whether, in a single execution, a model of the scenario got more requests that differ than the scenario has decisions."""
+        return any(len(model.decided) > len(model.lines) for model in self._models)
 
     def inference(self, notation: Notation = ScriptedTurn.response) -> ScriptedInference:
-        """Return a model that follows the scenario.
+        """Return a model that follows the scenario: it decides once about each request, and answers an equal one in the same way.
 
         Args:
             notation: how the model writes its turns, one of `NOTATIONS`; native tool calls by default.
         """
-        lines: list[ScriptLine] = [notation(turn, index) for index, turn in enumerate(self.turns)]
-        model = ScenarioInference(*lines)
-        model.wait = self.wait
+        lines = [_script_line(turn, notation(turn, index)) for index, turn in enumerate(self.turns)]
+        model = ScenarioInference(*lines, wait=self.wait)
         self._models.append(model)
         return model
 
@@ -116,41 +121,57 @@ class Scenario(Value):
 
 
 class ScenarioInference(ScriptedInference):
-    """A scripted model that counts its own requests alone when an execution is resumed, since a driver may have other models.
+    """A scripted model that counts its own decisions alone when an execution is resumed, since a driver may have other models.
+
+    A request that equals the one before it, as those of a vote or of a second attempt do, gets the same response.
+
+    Args:
+        *lines: the responses.
+        usage: the token usage of responses that are not given as `InferenceResponse`.
+        wait: how many seconds it takes for a response.
 
     Attributes:
-        wait: how many seconds it takes for a response.
+        decided: the requests so far that differ from the one before, of all executions.
     """
 
-    wait = 0.0
+    def __init__(self, *lines: ScriptLine, usage: Usage = _USAGE, wait: float = 0.0) -> None:
+        super().__init__(*lines, usage=usage)
+        self.wait = wait
+        self.decided: list[InferenceRequest] = []
+        self._latest: InferenceRequest | None = None
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that starts with the first turn, or continues after the turns that were used."""
         bound = super().with_execution_scope(scope)
-        bound.wait = self.wait
-        if scope.inference_count and self.requests:
-            bound._position = len(self.requests)  # noqa: SLF001  # of the base class
+        bound.wait, bound.decided = self.wait, self.decided
+        if scope.inference_count and self.decided:
+            bound._position = len(self.decided)  # noqa: SLF001  # of the base class
         return bound
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Return the next decision.
+        """Return the next decision, or the one about an equal request.
 
         Raises:
             ContractViolation: at the end of the scenario.
+            InvalidResponse: the turn says that the request fails.
         """
-        if self._position < len(self.lines):
-            response = await super().infer(request)
-            if self.wait:
-                await asyncio.sleep(self.wait)
-            return response
-        self.requests.append(request)
-        raise ContractViolation(overasked(len(self.lines)))
+        if request == self._latest:
+            self._position -= 1
+        else:
+            self._latest = request
+            self.decided.append(request)
+        if self._position >= len(self.lines):
+            self.requests.append(request)
+            raise ContractViolation(overasked(len(self.lines)))
+        if self.wait:
+            await asyncio.sleep(self.wait)
+        return await super().infer(request)
 
 
 def overasked(decisions: int) -> str:
     """Return what is wrong with a driver that asks the model of a scenario with so many decisions once more."""
     return (
-        f"the driver asked the scenario's model more often than once per decision (there {_are(decisions)}); for what else it asks, "
+        f"the driver asked the scenario's model for more than its decisions (there {_are(decisions)}); for what else it asks, "
         "give it a model of its own by scenario.watch(…), and where it asks again because a call cannot be executed, pass "
         "scenarios=valid_scenarios()"
     )
@@ -204,6 +225,13 @@ class WatchedInference(CanInfer, CanAcceptExecutionScope):
 
     def __repr__(self) -> str:
         return f"WatchedInference({self._model!r})"
+
+
+def _script_line(turn: ScriptedTurn, response: InferenceResponse) -> ScriptLine:
+    """Return what the model of a scenario does at a turn, whose normal response is this one."""
+    if turn.error:
+        return InvalidResponse(turn.error)
+    return response if turn.finish is None else evolve(response, finish_reason=turn.finish)
 
 
 def _scenario_step(turn: ScriptedTurn) -> ScenarioStep:

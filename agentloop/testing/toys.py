@@ -59,6 +59,32 @@ CANCELLATIONS: tuple[float, ...] = (0.4871, 1.5127, 2.5073)
 begins in the very instant of a cancellation is not late."""
 
 
+RICH_TEXTS: tuple[str, ...] = (
+    "done",
+    "Straße, naïve, 東京, שלום, 👩‍👩‍👧",
+    "e\u0301 and \u00e9, \u2028, \ufeff",
+    "  two lines,\n\tand spaces around  ",
+    "A" * 70_000,
+    "Ünïcode " * 1_000,
+)
+"""Texts that are long, or have characters outside of ASCII or white space that is easily lost."""
+
+RICH_RESULTS: tuple[object, ...] = (
+    *RICH_TEXTS,
+    "",
+    None,
+    True,
+    0.1,
+    -0.0,
+    2**70,
+    [],
+    [[1, [2, [3, {"four": [None, False]}]]]],
+    {"b": 1, "a": {"Ä": "ä", "": [1.5, "1.5"]}, "long": "x" * 2_000},
+    [{"row": number, "text": "é" * number} for number in range(150)],
+)
+"""Results of every form that JSON has, long, nested and empty ones."""
+
+
 class Ledger:
     """A record of the calls that toy tools really ran, independent of the code under test.
 
@@ -133,6 +159,8 @@ def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT, *, second: float =
     - `alone`: is sequential: no other call of the batch runs at the same time
     - `keyed`: runs one call at a time for each value of its argument `key`
     - `hasty`: has a timeout of one second
+    - `tell`: returns one of `RICH_RESULTS`
+    - `count`: returns how many calls have begun when it begins
     - `defer`: suspends its call once, with its `value` as progress; then returns the progress that it gets back
 
     Args:
@@ -151,6 +179,8 @@ def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT, *, second: float =
         ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True)),
         ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
         ToyTool("hasty", ledger, _echo, hasty),
+        ToyTool("tell", ledger, lambda value, _: RICH_RESULTS[value % len(RICH_RESULTS)]),
+        CountingToyTool("count", ledger, _echo),
         DeferringToyTool("defer", ledger, _echo),
     ]
     return [toy.adapted(effect, second) for toy in toys]
@@ -255,6 +285,18 @@ class ToyTool(_Toy):
         return self._function(arguments["value"], self._state)
 
 
+class CountingToyTool(_Toy):
+    """A toy tool whose result tells one run from another, even of equal calls."""
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Record the call, sleep, and return the number of calls when it began."""
+        self._ledger.record(self._name, arguments)
+        count = len(self._ledger.calls)
+        if arguments.get("seconds"):
+            await asyncio.sleep(arguments["seconds"] * self._second)
+        return count
+
+
 class DeferringToyTool(_Toy, CanAccessToolContext):
     """A toy tool that suspends its call when it is called for the first time."""
 
@@ -340,6 +382,18 @@ def _mostly(valid: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[ToolCall]:
 
 BATCHES = st.lists(_mostly(_ASYNC_CALLS), max_size=8)
 """Batches of valid and invalid calls of toy tools; sleeping takes virtual time only."""
+RICH_BATCHES = st.lists(
+    st.builds(
+        toy_call,
+        st.sampled_from(["tell", "tell", "count", "count", "hasty", "stop", "broken"]),
+        st.sampled_from([*range(len(RICH_RESULTS)), *[0] * 8]),
+        id=st.sampled_from(["", "call_1", "CALL_1", "call%1", "c" * 64, "c" * 65]),
+        seconds=st.sampled_from([0, 0, 0.5, 3]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+"""Batches of calls with rich results, of results that count and so differ for equal calls, and of ids that are nearly equal."""
 THREADED_BATCHES = st.lists(_mostly(_THREADED_CALLS), max_size=6)
 """Batches with calls that run in threads."""
 

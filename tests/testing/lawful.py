@@ -30,12 +30,14 @@ from agentloop.contracts import (
 from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanDescribeResult
 from agentloop.contracts.tools import Tools
 from agentloop.drivers import Driver, ForwardingDriver, InferringDriver, StepDraft
+from agentloop.errors import BatchInterrupted
 from agentloop.executors import (
     ForwardingExecutor,
     ProgressReport,
     RemoteCall,
     RemoteResult,
     RemoteToolExecutor,
+    not_begun,
     run_remote_call,
 )
 from agentloop.testing import FileLedger, Ledger, Scenario, ScriptedTurn, toy_tools
@@ -86,6 +88,7 @@ class PlanAndExecute(InferringDriver):
         request = self.request(draft, messages)
         planned = request.with_system_prompt(f"{request.system_prompt}\nThe plan: {draft.state.extension('plan')}")
         response = await self.infer(draft, planned)
+        self.conclude(draft, response)
         return response.parts
 
 
@@ -199,6 +202,58 @@ class TimedExecutor(ForwardingExecutor):
             return await self.inner.execute_tools(tool_calls, state)
         finally:
             self.times.append(perf_counter() - began)
+
+
+@frozen
+class PacedExecutor(ForwardingExecutor):
+    """Lets a moment pass before each batch, one batch after the other."""
+
+    turn: asyncio.Lock = field(factory=asyncio.Lock)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        try:
+            async with self.turn:
+                await asyncio.sleep(0.7)
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from BatchInterrupted(not_begun(tool_calls, state))
+        return await self.inner.execute_tools(tool_calls, state)
+
+
+@frozen(kw_only=True)
+class Votes(InferringDriver):
+    """Sends each request three times, and does what most of the answers say."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        request = self.request(draft, messages)
+        answers = [await self.infer(draft, request) for _ in range(3)]
+        votes = [[(call.name, call.arguments_json) for call in each.tool_calls] or each.text for each in answers]
+        chosen = answers[max(range(3), key=lambda place: votes.count(votes[place]))]
+        self.conclude(draft, chosen)
+        return chosen.parts
+
+
+def votes(scenario: Scenario) -> Votes:
+    """Return a driver that lets its one model vote."""
+    return Votes(inference=scenario.inference())
+
+
+@frozen(kw_only=True)
+class PlansAndJudges(PlanAndExecute):
+    """Plans each step, and lets the planner look at each answer before it is used, so that its model's request is never the last one."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        plan = await self.plan(draft, messages)
+        request = self.request(draft, messages)
+        answer = await self.infer(draft, request.with_messages([*request.messages, Message.user(f"The plan: {plan}")]))
+        judged = InferenceRequest((Message.user(f"Is this right? {answer.text}"),), "Say yes or no.")
+        await self.infer(draft, judged, inference=self.planner)
+        self.conclude(draft, answer)
+        return answer.parts
+
+
+def judge(scenario: Scenario) -> PlansAndJudges:
+    """Return a driver with a planner that also judges."""
+    return PlansAndJudges(inference=scenario.inference(), planner=scenario.watch(Planner()))
 
 
 # --- inferences -------------------------------------------------------------------------------------------------------

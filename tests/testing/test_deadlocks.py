@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentloop.testing import Deadlock, run_in_virtual_time, walk_interleavings
-from agentloop.testing.clocks import bounded_turns, run_in_real_time
+from agentloop.testing import run_in_virtual_time, walk_interleavings
+from agentloop.testing.clocks import Deadlock, bounded_turns, run_in_real_time
 
 
 async def _lock_twice() -> None:

@@ -48,8 +48,8 @@ class FailsLater(ToolCallingDriver):
         (_kit_of(FailsLater), 16, r"the execution failed, so that no decision is left: no plan"),
         (
             _kit_of(CallsModelTwice),
-            2,
-            r"the driver asked the scenario's model more often than once per decision \(there is 1\)",
+            5,
+            r"2 inferences in 1 step; with max_inferences_per_step=1, 1 are declared",
         ),
     ],
 )

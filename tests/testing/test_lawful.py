@@ -6,17 +6,30 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
-from agentloop.contracts import CanInfer, CanUseTools, can_accept
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
+from agentloop.contracts import CanExecuteToolCalls, CanInfer, CanUseTools, can_accept
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler
 from agentloop.contracts.tool import ToolLike
 from agentloop.drivers import ForwardingDriver, ScriptedDriver
 from agentloop.durable import MemoryJournal, replay
-from agentloop.executors import ForwardingExecutor
+from agentloop.executors import ForwardingExecutor, not_begun
 from agentloop.models import ReActDriver
-from agentloop.testing import DriverKit, ExecutorKit, FileLedger, InferenceKit, Ledger, Scenario, ToolKit, toy_tools
+from agentloop.testing import (
+    DriverKit,
+    ExecutorKit,
+    FileLedger,
+    InferenceKit,
+    Ledger,
+    Scenario,
+    ToolKit,
+    toy_call,
+    toy_tools,
+)
+from agentloop.values import ToolCalls, ToolStatus
+from agentloop.values.decisions import PendingCall
 from agentloop.values.json import parse_json
 from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
@@ -28,6 +41,7 @@ from tests.testing.lawful import (
     ImprovesAnswers,
     KeepsAnswers,
     KnowsItsCall,
+    PacedExecutor,
     Paces,
     SlowLink,
     TimedDriver,
@@ -35,16 +49,20 @@ from tests.testing.lawful import (
     count_for_shop,
     count_items,
     critic,
+    judge,
     plan_and_execute,
     plan_by_script,
     router,
     served_toys,
+    votes,
 )
 
 DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
     "plan and execute": (plan_and_execute, 2),
     "plan by a script": (plan_by_script, 2),
     "critic by a script": (critic, 3),
+    "planner that judges": (judge, 3),
+    "votes of one model": (votes, 3),
     "router": (router, 1),
     "without a model": (lambda scenario: FollowsTurns(turns=scenario.turns), 1),
     "timed": (lambda scenario: TimedDriver(ToolCallingDriver(scenario.inference())), 1),
@@ -74,9 +92,25 @@ def test_tools_of_unusual_shapes_obey_the_laws(factory: Callable[[], ToolLike], 
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)
-def test_a_wrapped_executor_obeys_the_laws(law: int) -> None:
-    """A wrapper of ten lines keeps every law."""
-    ExecutorKit(lambda: TimedExecutor(ForwardingExecutor(ToolExecutor())), examples=examples(10)).check(law)
+@pytest.mark.parametrize("wrapper", [TimedExecutor, PacedExecutor])
+def test_a_wrapped_executor_obeys_the_laws(
+    wrapper: Callable[[CanExecuteToolCalls], CanExecuteToolCalls], law: int
+) -> None:
+    """A wrapper of ten lines keeps every law, even one that is cancelled before it hands its batch over."""
+    ExecutorKit(lambda: wrapper(ForwardingExecutor(ToolExecutor())), examples=examples(10)).check(law)
+
+
+def test_calls_that_have_not_begun_are_cancelled_and_have_not_run() -> None:
+    """`not_begun` settles every call in call order; one that its tool has suspended before may have run."""
+    state = AgentState.start("go")
+    calls = ToolCalls.of([toy_call("echo", 1, id="a"), toy_call("defer", 2, id="b")], state)
+    suspended = PendingCall(calls.keys[1], calls.calls[1], begun=True)
+    outcome = not_begun(evolve(calls, begun={calls.keys[1]: suspended}), state, "the queue is full")
+    assert [each.key for each in outcome.executions] == list(calls.keys)
+    assert [each.status for each in outcome.executions] == [ToolStatus.CANCELLED] * 2
+    assert [each.may_have_run for each in outcome.executions] == [False, True]
+    assert {each.error_message for each in outcome.executions} == {"the queue is full"}
+    assert outcome.state is state
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)

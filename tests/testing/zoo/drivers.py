@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from attrs import evolve, field, frozen
 
 from agentloop import AgentState, Message, ToolCallingDriver
+from agentloop.contracts import CanInfer
 from agentloop.drivers import ForwardingDriver, StepDraft
-from agentloop.errors import StepInterrupted
-from agentloop.events import InferenceResponseReceived
+from agentloop.errors import InferenceError, StepInterrupted
+from agentloop.events import EagerCallsDiscarded, InferenceResponseReceived
+from agentloop.events.bus import emit_soon
 from agentloop.testing import DriverKit, Scenario
 from agentloop.values import (
+    FinishReason,
     InferenceOptions,
     InferenceRequest,
+    InferenceResponse,
     ProviderPart,
     ResponsePart,
+    Text,
+    ToolCall,
     ToolCalls,
     ToolChoice,
     ToolExecutions,
@@ -387,6 +394,92 @@ def _planner(law: int, driver: type[PlanAndExecute]) -> Member:
     return Member(driver, law, make)
 
 
+@frozen(kw_only=True)
+class DropsTextBesideCalls(ToolCallingDriver):
+    """Breaks law 1: of an answer with text and calls, only the calls are kept."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        parts = await super().decide(draft, messages)
+        return tuple(part for part in parts if isinstance(part, ToolCall)) or parts
+
+
+@frozen(kw_only=True)
+class MakesEqualCallsOnce(ToolCallingDriver):
+    """Breaks law 1: a call that an answer makes twice is made once."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        kept: dict[object, ResponsePart] = {}
+        for place, part in enumerate(await super().decide(draft, messages)):
+            is_call = isinstance(part, ToolCall)
+            kept.setdefault((part.name, part.arguments_json) if isinstance(part, ToolCall) else (is_call, place), part)
+        return tuple(kept.values())
+
+
+@frozen(kw_only=True)
+class ReportsLate(ToolCallingDriver):
+    """Breaks law 7: an event of a step comes some seconds after its execution has ended."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        after = await super().use_tools(state)
+        report = partial(emit_soon, self.events, EagerCallsDiscarded, state, None, ())
+        asyncio.get_running_loop().call_later(3, report)
+        return after
+
+
+@frozen(eq=False)
+class TriesAgain(ForwardingDriver):
+    """Breaks law 21: a step that fails is taken once more, so that its error is lost."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await self.inner.use_tools(state)
+        except Exception:  # noqa: BLE001  # the fault
+            return await self.inner.use_tools(state)
+
+
+@frozen(eq=False)
+class GoesOnAfterErrors(ForwardingDriver):
+    """Breaks law 21: what an interceptor raises in a step is swallowed, and the execution goes on."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await self.inner.use_tools(state)
+        except StepInterrupted as interrupted:
+            return interrupted.state
+
+
+@frozen(kw_only=True)
+class Apologizes(ToolCallingDriver):
+    """Breaks law 23: an error of the model becomes an answer."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        try:
+            return await super().decide(draft, messages)
+        except InferenceError:
+            return (Text("Sorry, something went wrong."),)
+
+
+@frozen(kw_only=True)
+class TakesEveryEndForNormal(ToolCallingDriver):
+    """Breaks law 23: an answer that was cut off or filtered is used as one that is whole."""
+
+    async def infer(
+        self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
+    ) -> InferenceResponse:
+        response = await super().infer(draft, request, inference=inference)
+        draft.ledger.response = evolve(response, finish_reason=FinishReason.STOP)
+        return draft.ledger.response
+
+
+@frozen(kw_only=True)
+class CutsAnswers(ToolCallingDriver):
+    """Breaks law 35: of an answer, the first 500 characters are kept."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        parts = await super().decide(draft, messages)
+        return tuple(Text(part.text[:500]) if isinstance(part, Text) else part for part in parts)
+
+
 @frozen(eq=False)
 class KeepsItsLock(ForwardingDriver):
     """Breaks law 34: one step is taken at a time, and one that is cancelled keeps the lock."""
@@ -433,6 +526,8 @@ def _wrapper(law: int, driver: type[ForwardingDriver]) -> Member:
 DRIVERS: tuple[Member, ...] = (
     _member(1, SwapsCalls),
     _overasking(1),
+    _member(1, DropsTextBesideCalls),
+    _member(1, MakesEqualCallsOnce),
     _member(2, DropsExecutions),
     _member(2, SmugglesBareCalls),
     _member(3, MutatesState),
@@ -443,6 +538,7 @@ DRIVERS: tuple[Member, ...] = (
     _member(5, CountsNoRequests),
     _member(6, CountsUnknownAsZero),
     _member(7, EmitsTwice),
+    _member(7, ReportsLate),
     _member(8, CreatesIds),
     _member(9, MixesExecutions),
     _planner(9, KeepsPlanInModule),
@@ -454,13 +550,18 @@ DRIVERS: tuple[Member, ...] = (
     _member(20, CompilesForEachMessage),
     _member(21, LosesBatchOnError),
     _member(21, LosesBatchOnCancellation),
+    _wrapper(21, TriesAgain),
+    _wrapper(21, GoesOnAfterErrors),
     _member(22, LosesInterceptorState),
     _member(22, LosesStateOfBatch),
     _member(22, AddsMessages),
+    _member(23, Apologizes),
+    _member(23, TakesEveryEndForNormal),
     _member(34, SwallowsCancellation),
     _wrapper(34, KeepsItsLock),
     _member(35, BypassesPoints),
     _member(35, PrefersRawAnswers),
+    _member(35, CutsAnswers),
     _planner(35, AsksPlannerDirectly),
     _member(38, StartsFresh),
     _member(38, IgnoresToolChoice),

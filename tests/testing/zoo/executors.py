@@ -410,6 +410,54 @@ class SwallowsCancellation(ToolExecutor):
 
 
 @frozen
+class CutsLongResults(ForwardingExecutor):
+    """Breaks law 10: a text of more than 1,000 characters is cut after its event was emitted."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await self.inner.execute_tools(tool_calls, state)
+        return evolve(answer, executions=tuple(map(self._shorten, answer.executions)))
+
+    def _shorten(self, execution: ToolExecution) -> ToolExecution:
+        return evolve(execution, value=execution.value[:1000]) if isinstance(execution.value, str) else execution
+
+
+@frozen
+class CutsIds(ForwardingExecutor):
+    """Breaks law 10: ids of calls have 64 characters at most."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await self.inner.execute_tools(tool_calls, state)
+        cut = [evolve(each, call=evolve(each.call, id=each.call.id[:64])) for each in answer.executions]
+        return evolve(answer, executions=tuple(cut))
+
+
+@frozen
+class SharesResultsOfEqualCalls(ForwardingExecutor):
+    """Breaks law 10: equal calls of a batch all have the result of the first one."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await self.inner.execute_tools(tool_calls, state)
+        first: dict[tuple[str, str], ToolExecution] = {}
+        for each in answer.executions:
+            first.setdefault((each.name, each.call.arguments_json), each)
+        known = [first[each.name, each.call.arguments_json] for each in answer.executions]
+        same = [evolve(each, value=other.value) for each, other in zip(answer.executions, known, strict=True)]
+        return evolve(answer, executions=tuple(same))
+
+
+@frozen
+class LosesStops(ForwardingExecutor):
+    """Breaks law 38: a tool that stops the agent is one that was cancelled, and the agent goes on."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await self.inner.execute_tools(tool_calls, state)
+        if state.execution is None or answer.state.execution is None:
+            return answer
+        execution = evolve(answer.state.execution, continuation=state.execution.continuation)
+        return answer.with_state(evolve(answer.state, execution=execution))
+
+
+@frozen
 class KeepsPermits(ForwardingExecutor):
     """Breaks law 34: two batches run at a time, and one that is cancelled keeps its permit."""
 
@@ -492,6 +540,9 @@ EXECUTORS: tuple[Member, ...] = (
     _wrapper(9, RemembersForEverybody),
     _member(10, ChangesAfterEvent),
     _wrapper(10, AnswersFromMemory),
+    _wrapper(10, CutsLongResults),
+    _wrapper(10, CutsIds),
+    _wrapper(10, SharesResultsOfEqualCalls),
     _member(11, SkipsInterceptors),
     _member(11, TrustsPureCalls),
     _member(14, RecordsNothing),
@@ -515,4 +566,5 @@ EXECUTORS: tuple[Member, ...] = (
     _wrapper(34, TakesItsTime),
     _member(38, ForgetsPolicies),
     _member(38, IgnoresTimeouts),
+    _wrapper(38, LosesStops),
 )

@@ -223,6 +223,20 @@ class KeepsItsLock(Interceptor):
         return response
 
 
+class RemembersTheLastStep(Interceptor):
+    """Breaks law 9: the state with which a step began is kept, and another execution may have begun one since."""
+
+    def __init__(self) -> None:
+        self.began = ""
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        self.began = point.state.agent_id
+        return point
+
+    def after_step(self, point: AfterStep) -> AfterStep:
+        return point.with_state(point.state.with_metadata(began=self.began))
+
+
 class LocksAcrossPoints(Interceptor):
     """Breaks law 9: a lock is taken before a call and given back after it, though all calls of a batch begin before one has ended."""
 
@@ -309,6 +323,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(9, RemembersOnClass),
     _member(9, RemembersInModule),
     _member(9, LocksAcrossPoints),
+    _member(9, RemembersTheLastStep),
     _member(13, PutsClockFirst),
     _member(13, ForgetsOldMessages),
     _member(14, ProceedsTwice),
