@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.testing.zoo.drivers import DRIVERS
 from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
 from tests.testing.zoo.executors import EXECUTORS
+from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.others import OTHERS
@@ -20,4 +21,5 @@ MEMBERS: tuple[Member, ...] = (
     *JOURNALS,
     *WIRE_FORMATS,
     *OTHERS,
+    *INFERENCES,
 )
