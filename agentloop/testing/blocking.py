@@ -18,6 +18,8 @@ from agentloop.testing.kit import require
 P = ParamSpec("P")
 T = TypeVar("T")
 
+YIELDING = 53
+"""The number of the law."""
 _WAITS: dict[object, str] = {
     time.sleep: "time.sleep",
     socket.getaddrinfo: "socket.getaddrinfo",
@@ -42,7 +44,7 @@ def refuse_blocking(check: Callable[P, T]) -> Callable[P, T]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         with _noticing() as found:
             result = check(*args, **kwargs)
-        require(53, not found, f"the event loop is blocked by {' and '.join(dict.fromkeys(found))}")
+        require(YIELDING, not found, f"the event loop is blocked by {' and '.join(dict.fromkeys(found))}")
         return result
 
     return checked

@@ -14,10 +14,11 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.errors import InferenceError, UnsupportedOption
 from agentloop.testing.answering_model import FAILING, AnsweringModel
-from agentloop.testing.blocking import refuse_blocking
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import run_in_virtual_time
 from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
 from agentloop.testing.samples import (
+    FIDELITY,
     NUMBERED_ANSWERS,
     RICH_ANSWERS,
     RICH_REQUESTS,
@@ -38,10 +39,6 @@ from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.steps import NO_USAGE
 
 T = TypeVar("T")
-
-FIDELITY = 52
-YIELDING = 53
-"""The numbers of laws."""
 
 _MANY = 5
 """How often something is repeated that may use up a place or a lock each time."""

@@ -20,11 +20,14 @@ from agentloop.values.inference import (
     ToolChoice,
     Usage,
 )
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.messages import Message
 from agentloop.values.parts import Image, Reasoning, Text
 from agentloop.values.serialization import to_json
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolSpec, ToolStatus
 
+FIDELITY = 52
+"""The number of the law about what has to arrive whole."""
 _LONG = 70_000
 """More characters than a column for texts of 64 KiB, or a line of a log, takes."""
 _MARK = re.compile(r"kit\.[^;\s\"]+;")
@@ -89,6 +92,10 @@ def _spec(name: str = "look", description: str = "Look.", parameter: str = "A pl
     return ToolSpec(name, description, {"type": "object", "properties": {"place": place}})
 
 
+def _offered(**changes: Any) -> _Change:
+    return lambda request: evolve(_tools(_spec())(request), **changes)
+
+
 def _format(kind: str) -> _Change:
     schema = {"type": "object", "properties": {"a": {"type": kind}}}
     return lambda request: request.with_response_format(ResponseFormat(schema))
@@ -101,6 +108,7 @@ def exchange(
     *,
     number: int = 0,
     value: Any = None,
+    more: Mapping[str, Any] = EMPTY_OBJECT,
 ) -> ToolExchange:
     """Return a call and its result, or its error where the status is another one.
 
@@ -110,8 +118,9 @@ def exchange(
         status: how the call ended.
         number: a number for the ids, so that several calls of a message differ.
         value: a result that is not a text.
+        more: further arguments.
     """
-    call = ToolCall(f"kitcall{number}", "look").with_arguments({"place": argument})
+    call = ToolCall(f"kitcall{number}", "look").with_arguments({"place": argument, **more})
     succeeded = status is ToolStatus.SUCCEEDED
     execution = ToolExecution.of(
         call,
@@ -152,8 +161,8 @@ VARIANTS: Mapping[str, tuple[_Change, _Change]] = {
     "the name of a tool": (_tools(_spec()), _tools(_spec("peek"))),
     "the description of a tool": (_tools(_spec()), _tools(_spec(description="Look twice."))),
     "a parameter of a tool": (_tools(_spec()), _tools(_spec(parameter="Another place."))),
-    "the choice of tools": (lambda request: request, lambda request: request.with_tool_choice(ToolChoice.none())),
-    "parallel_tool_calls": (lambda request: request, lambda request: evolve(request, parallel_tool_calls=False)),
+    "the choice of tools": (_tools(_spec()), _offered(tool_choice=ToolChoice.none())),
+    "parallel_tool_calls": (_tools(_spec()), _offered(parallel_tool_calls=False)),
     "the response format": (_format("string"), _format("integer")),
     "the model": (_options(model="one"), _options(model="two")),
     "temperature": (_options(temperature=0.25), _options(temperature=0.75)),
@@ -208,6 +217,7 @@ def rich_requests(base: InferenceRequest) -> Mapping[str, InferenceRequest]:
         "texts of a message": messages(Message.user(Text("kit.one.of.two.texts;"), Text("kit.two.of.two.texts;"))),
         "a system prompt": base.with_system_prompt(f"kit.begin.of.the.prompt; {'s' * _LONG} kit.end.of.the.prompt;"),
         "calls": messages(Message.user("Look."), beside, *again).with_tools([*base.tools, _spec()]),
+        "nested arguments": messages(Message.user("Look."), Message.assistant(exchange(more=NESTED))),
         "tools": base.with_tools([spec, *base.tools]),
         "a response format": base.with_response_format(ResponseFormat(schema)),
     }
