@@ -66,6 +66,28 @@ NUMBERED_ANSWERS: Sequence[InferenceResponse] = tuple(
 """Answers that differ."""
 
 
+TWINS: Sequence[tuple[str, str]] = (
+    ("order-a", "Order-A"),
+    ("a_b", "axb"),
+    ("a%", "abc"),
+    ("a*", "abcd"),
+    ("a", "a "),
+    (" b", "b"),
+    ("caf\u00e9", "cafe\u0301"),
+    ("\ufb01le", "file"),
+    ("stra\u00dfe", "strasse"),
+    ("7", "07"),
+    ("a/b", "a.b"),
+    ("a:b", "a|b"),
+    ("a+b", "a%20b"),
+    ("a\\b", "a\\\\b"),
+    ("it's", "it''s"),
+    ("None", "null"),
+    (f"{'x' * 300}1", f"{'x' * 300}2"),
+)
+"""Pairs of names that a storage can take for one: by case, patterns, spaces, forms of Unicode, escapes, numbers and length."""
+
+
 # --- requests that differ in one entry --------------------------------------------------------------------------------
 
 _Change = Callable[[InferenceRequest], InferenceRequest]

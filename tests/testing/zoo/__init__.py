@@ -9,6 +9,7 @@ from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.stores import STORES
 from tests.testing.zoo.wire_formats import WIRE_FORMATS
 from tests.testing.zoo.zoo import Member
 
@@ -22,4 +23,5 @@ MEMBERS: tuple[Member, ...] = (
     *WIRE_FORMATS,
     *OTHERS,
     *INFERENCES,
+    *STORES,
 )
