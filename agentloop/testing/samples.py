@@ -38,7 +38,6 @@ NESTED: Mapping[str, Any] = {
     "list": [1, 2.5, None, True, {"deep": [[], {}, [{"deeper": ["a", "b"]}]]}],
     "text": 'a "quoted" \\ text\nof two lines, with <tags> and {braces}',
     "large": 12345678901234567890,
-    "": "an empty name",
 }
 """Arguments of a call, or a result, of every type of JSON."""
 

@@ -10,6 +10,7 @@ from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.others import OTHERS
 from tests.testing.zoo.stores import STORES
+from tests.testing.zoo.translations import TRANSLATIONS
 from tests.testing.zoo.wire_formats import WIRE_FORMATS
 from tests.testing.zoo.zoo import Member
 
@@ -24,4 +25,5 @@ MEMBERS: tuple[Member, ...] = (
     *OTHERS,
     *INFERENCES,
     *STORES,
+    *TRANSLATIONS,
 )
