@@ -7,25 +7,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import date, datetime
 from typing import Any
 from unittest.mock import patch
 
 _SECONDS = 400.3 * 86_400
-_DATETIME, _DATE = dt.datetime, dt.date
 
 
 class _Dates(type):
     """Lets every date be an instance of the classes that stand for those of the interpreter."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _DATETIME if issubclass(cls, _DATETIME) else _DATE)
+        return isinstance(instance, datetime if issubclass(cls, datetime) else date)
 
 
-class _LaterDatetime(_DATETIME, metaclass=_Dates):
+class _LaterDatetime(datetime, metaclass=_Dates):
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> Any:
         """Return the time that it will be."""
-        return _DATETIME.now(tz) + dt.timedelta(seconds=_SECONDS)
+        return datetime.now(tz) + dt.timedelta(seconds=_SECONDS)
 
     @classmethod
     def today(cls) -> Any:
@@ -38,7 +38,7 @@ class _LaterDatetime(_DATETIME, metaclass=_Dates):
         return cls.now(dt.UTC).replace(tzinfo=None)
 
 
-class _LaterDate(_DATE, metaclass=_Dates):
+class _LaterDate(date, metaclass=_Dates):
     @classmethod
     def today(cls) -> Any:
         """Return the date that it will be."""
@@ -66,7 +66,7 @@ def another_time(*objects: object) -> Iterator[None]:
         "strftime": lambda form, at=None: real["strftime"](form, time.localtime() if at is None else at),
     }
     names = {each.__module__ for shown in objects for each in type(shown).__mro__ if each is not object}
-    replaced = {id(real[name]): others[name] for name in real} | {id(_DATETIME): _LaterDatetime, id(_DATE): _LaterDate}
+    replaced = {id(real[name]): others[name] for name in real} | {id(datetime): _LaterDatetime, id(date): _LaterDate}
     with ExitStack() as stack:
         for name, other in others.items():
             stack.enter_context(patch.object(time, name, other))
