@@ -122,6 +122,10 @@ class InferenceKit(Kit):
 
         self._run(run())
 
+    def _on_each(self, names: Iterable[str], check: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        """Run a check in front of a new model for each name."""
+        self.for_each(names, lambda name: self._on_model(partial(check, name=name)))
+
     async def _in_time(self, work: Coroutine[Any, Any, T], after: str) -> T:
         """Await what has to end by itself: in virtual time within a day, in real time within some seconds.
 
@@ -230,12 +234,7 @@ class InferenceKit(Kit):
         self._for_scenarios(holds)
 
         for is_streamed in (False, True):
-            self.for_each(
-                VARIANTS,
-                lambda name, way=is_streamed: self._on_model(
-                    partial(self._require_variant, name=name, is_streamed=way)
-                ),
-            )
+            self._on_each(VARIANTS, partial(self._require_variant, is_streamed=is_streamed))
             self._on_model(partial(self._require_executions, is_streamed=is_streamed), NUMBERED_ANSWERS)
         self._on_model(self._require_instances, NUMBERED_ANSWERS)
 
@@ -450,12 +449,7 @@ class InferenceKit(Kit):
         self._on_model(self._require_errors)
         if self.is_virtual:
             for failures in (0, 1):
-                self.for_each(
-                    RICH_REQUESTS,
-                    lambda name, count=failures: self._on_model(
-                        partial(self._require_whole_request, name=name, failures=count)
-                    ),
-                )
+                self._on_each(RICH_REQUESTS, partial(self._require_whole_request, failures=failures))
 
     async def _require_whole_answers(self, model: AnsweringModel) -> None:
         for index, expected in model.answers.items():

@@ -209,6 +209,10 @@ def digest_of(request: InferenceRequest) -> str:
 # --- requests with marks ----------------------------------------------------------------------------------------------
 
 
+def _added(base: InferenceRequest, *messages: Message) -> InferenceRequest:
+    return _before(*messages)(base)
+
+
 def rich_requests(base: InferenceRequest) -> Mapping[str, InferenceRequest]:
     """Return requests by what is in them besides the base. Each part that a model has to read has a mark.
 
@@ -229,16 +233,17 @@ def rich_requests(base: InferenceRequest) -> Mapping[str, InferenceRequest]:
     again = [Message.assistant(exchange(f"kit.result.of.call.{number};", number=number)) for number in (7, 8)]
     spec = _spec("kit_tool", "kit.description.of.a.tool;", "kit.description.of.a.parameter;")
     schema = {"type": "object", "properties": {"a": {"type": "string", "description": "kit.schema.of.the.answer;"}}}
-    messages = lambda *added: base.with_messages([*added, *base.messages])  # noqa: E731  # as a part of this function
     long = Message.user(f"kit.begin.of.a.long.message; {'m' * _LONG} kit.end.of.a.long.message;")
     return {
-        "messages": messages(*talk),
-        "long and non-ASCII texts": messages(long, Message.assistant("kit.größe.😀;")),
-        "texts in a row": messages(Message.user("kit.one.of.two.messages;"), Message.user("kit.two.of.two.messages;")),
-        "texts of a message": messages(Message.user(Text("kit.one.of.two.texts;"), Text("kit.two.of.two.texts;"))),
+        "messages": _added(base, *talk),
+        "long and non-ASCII texts": _added(base, long, Message.assistant("kit.größe.😀;")),
+        "texts in a row": _added(
+            base, Message.user("kit.one.of.two.messages;"), Message.user("kit.two.of.two.messages;")
+        ),
+        "texts of a message": _added(base, Message.user(Text("kit.one.of.two.texts;"), Text("kit.two.of.two.texts;"))),
         "a system prompt": base.with_system_prompt(f"kit.begin.of.the.prompt; {'s' * _LONG} kit.end.of.the.prompt;"),
-        "calls": messages(Message.user("Look."), beside, *again).with_tools([*base.tools, _spec()]),
-        "nested arguments": messages(Message.user("Look."), Message.assistant(exchange(more=NESTED))),
+        "calls": _added(base, Message.user("Look."), beside, *again).with_tools([*base.tools, _spec()]),
+        "nested arguments": _added(base, Message.user("Look."), Message.assistant(exchange(more=NESTED))),
         "tools": base.with_tools([spec, *base.tools]),
         "a response format": base.with_response_format(ResponseFormat(schema)),
     }

@@ -253,9 +253,7 @@ class WireFormatKit(Kit):
         reason = self._decode(answer, answer.body).provider_finish_reason
         ways = [(answer.body, partial(self._decode, answer)), (answer.stream, partial(self._receive, answer))]
         for data, decode in ways:
-            problem = find_normal_end(
-                data, reason or "", lambda changed, decode=decode: _outcome(partial(decode, changed))
-            )
+            problem = find_normal_end(data, reason or "", partial(_outcome_of, decode))
             require(23, not problem, problem)
 
     def law_32(self) -> None:
@@ -418,6 +416,10 @@ def _outcome(decode: Callable[[], object]) -> object:
         return decode()
     except Exception as error:  # noqa: BLE001  # the caller decides which errors are allowed
         return error
+
+
+def _outcome_of(decode: Callable[[bytes], object], data: bytes) -> object:
+    return _outcome(partial(decode, data))
 
 
 def _cuts(data: bytes) -> range:
