@@ -6,14 +6,18 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_keep_accounts import CanKeepAccounts
 from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.samples import TWINS
 from agentloop.values.accounts import AccountHold, AccountKey, AccountState, Spending, SpendingLimit
 
 _THREADS, _UPDATES = 4, 10
+_MANY = 3
+_PATIENCE = 5.0
 _LIMIT = SpendingLimit()
 _KEYS = [
     AccountKey("tickets"),
@@ -42,12 +46,41 @@ class AccountKit(Kit):
         """An account is seen under its own name, owner and period alone, and the list has all accounts in order."""
         orders = st.lists(st.sampled_from(_KEYS), max_size=12)
         self.for_all(orders, lambda keys: asyncio.run(self._check_keys(keys)))
+        pairs = [[AccountKey(one), AccountKey(other)] for one, other in TWINS]
+        pairs += [[AccountKey("tickets", one), AccountKey("tickets", other)] for one, other in TWINS]
+        self.for_each(pairs, lambda keys: asyncio.run(self._check_keys(keys)))
+        asyncio.run(self._check_instances())
 
     def law_36(self) -> None:
         """Each change gets what the previous one returned, whole and in order; concurrent changes are made one by one."""
         amounts = st.lists(st.tuples(st.integers(0, 10**20), st.integers(0, 10**20)), max_size=8)
         self.for_all(amounts, lambda spent: asyncio.run(self._check_states(spent)))
         self._check_threads()
+        asyncio.run(self._check_failing())
+
+    async def _check_failing(self) -> None:
+        """Check that a change that raises changes nothing, and that the next one is not kept waiting."""
+        store, key = self.factory(), _KEYS[0]
+        await _spend(store, key, "one", Spending(1))
+        before = await store.accounts()
+
+        def fail(_: AccountState) -> AccountState:
+            raise KeyError("the kit")
+
+        for _ in range(_MANY):
+            with suppress(KeyError):
+                await asyncio.wait_for(store.update_account(key, fail), _PATIENCE)
+                require(36, condition=False, reason="the error of a change is not raised")
+        after = await store.accounts()
+        require(36, after == before, f"after a change that raised, the accounts are {after}, and {before} before it")
+        await asyncio.wait_for(_spend(store, key, "two", Spending(1)), _PATIENCE)
+
+    async def _check_instances(self) -> None:
+        """Check that two new stores have nothing in common."""
+        first, second = self.factory(), self.factory()
+        await _spend(first, _KEYS[0], "one", Spending(1))
+        found = await second.accounts()
+        require(9, not found, f"a new store has the accounts {found} of another one")
 
     async def _check_keys(self, keys: Sequence[AccountKey]) -> None:
         store = self.factory()

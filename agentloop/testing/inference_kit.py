@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,29 +12,40 @@ from attrs import evolve
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.errors import ProviderUnavailable, UnsupportedOption
-from agentloop.testing.clocks import CountingIds, LoopClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.errors import InferenceError, UnsupportedOption
+from agentloop.testing.answering_model import FAILING, AnsweringModel
+from agentloop.testing.blocking import YIELDING, refuse_blocking
+from agentloop.testing.clocks import run_in_virtual_time
+from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
+from agentloop.testing.samples import (
+    FIDELITY,
+    NUMBERED_ANSWERS,
+    RICH_ANSWERS,
+    RICH_REQUESTS,
+    VARIANTS,
+    missing_marks,
+    rich_requests,
+)
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
-from agentloop.testing.toys import Ledger, toy_tools
-from agentloop.tools.decorator import collect_tools
 from agentloop.values.inference import (
+    FinishReason,
     InferenceDelta,
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
-    Usage,
-    iter_deltas,
 )
-from agentloop.values.messages import Message
 from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.steps import NO_USAGE
 
 T = TypeVar("T")
 
-_FAILING = -1
+_MANY = 5
+"""How often something is repeated that may use up a place or a lock each time."""
+_MAX_TICKS = 6
+_PATIENCE = 10.0
+_A_DAY = 86_400.0
+_REUSE = "Cancellation: a component that was cancelled, closed early or failed works as before."
 SAMPLE_OPTIONS = (
     InferenceOptions(temperature=0.25),
     InferenceOptions(top_p=0.75),
@@ -44,73 +54,6 @@ SAMPLE_OPTIONS = (
     InferenceOptions(seed=4321),
 )
 """Options of a request, one at a time, that can be recognized wherever they arrive."""
-_TURN = re.compile(r"\bturn (-?\d+)\b")
-
-
-class AnsweringModel(CanInfer):
-    """The model behind the inference under test: its answer follows from the request alone.
-
-    A request that the inference makes of one of the kit, such as to improve an answer to it, is answered by the same turn.
-
-    Args:
-        scenario: its answers.
-
-    Attributes:
-        requests: what it was asked.
-        usages: the tokens of each of its responses.
-        delay: the seconds before each delta and before the answer.
-        resources: what an inference that is bound to an execution opens for it.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        self.requests: list[InferenceRequest] = []
-        self.usages: list[Usage] = []
-        self.delay: float = 0.0
-        self.resources: Resources = Resources()
-
-    def scope(self) -> ExecutionScope:
-        """Return the scope of a new execution."""
-        opened = self.resources
-        return ExecutionScope(
-            clock=LoopClock(),
-            ids=CountingIds(),
-            local_resources=opened,
-            shared_resources=opened,
-            kept_resources=opened,
-        )
-
-    def request(self, turn: int) -> InferenceRequest:
-        """Return a request that is answered by a turn, 0-based; that of -1 fails."""
-        tools = collect_tools(toy_tools(Ledger()))
-        return InferenceRequest((Message.user(f"turn {turn}"),), "Play.", tools.specs)
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Answer the request.
-
-        Raises:
-            ProviderUnavailable: the request asks for that.
-        """
-        self.requests.append(request)
-        await asyncio.sleep(self.delay)
-        turn = _turn_of(request)
-        if turn == _FAILING:
-            raise ProviderUnavailable("the model of the kit fails as it was asked to")
-        response = self._scenario.turns[turn].response(turn)
-        self.usages.append(response.usage)
-        return response
-
-    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Stream the answer.
-
-        Raises:
-            ProviderUnavailable: the request asks for that.
-        """
-        response = await self.infer(request)
-        for delta in iter_deltas(response):
-            await asyncio.sleep(self.delay)
-            yield delta
-        yield response
 
 
 class InferenceKit(Kit):
@@ -127,7 +70,7 @@ class InferenceKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (3, 6, 7, 9, 18, 19, 33, 34)
+    laws: tuple[int, ...] = (3, 6, 7, 9, 18, 19, 23, 33, 34, FIDELITY, YIELDING)
 
     def __init__(
         self,
@@ -162,15 +105,48 @@ class InferenceKit(Kit):
             return inference
         return inference.with_execution_scope(model.scope())
 
+    def _on_model(
+        self,
+        check: Callable[[AnsweringModel], Coroutine[Any, Any, None]],
+        answers: Sequence[InferenceResponse] = NUMBERED_ANSWERS,
+    ) -> None:
+        """Run a check in front of a new model with these answers."""
+
+        async def run() -> None:
+            model = AnsweringModel(Scenario())
+            model.answers = dict(enumerate(answers))
+            try:
+                await check(model)
+            finally:
+                await model.resources.aclose()
+
+        self._run(run())
+
+    def _on_each(self, names: Iterable[str], check: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        """Run a check in front of a new model for each name."""
+        self.for_each(names, lambda name: self._on_model(partial(check, name=name)))
+
+    async def _in_time(self, work: Coroutine[Any, Any, T], after: str) -> T:
+        """Await what has to end by itself: in virtual time within a day, in real time within some seconds.
+
+        Raises:
+            LawViolation: it does not end (law 34).
+        """
+        try:
+            return await asyncio.wait_for(work, _A_DAY if self.is_virtual else _PATIENCE)
+        except TimeoutError:
+            raise LawViolation(34, f"{after}, the next request does not end", sentence=_REUSE) from None
+
     def law_3(self) -> None:
         """The request is not changed."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, _: Scenario) -> None:
-            request = model.request(0)
-            before = to_json(request)
-            await inference.infer(request)
-            await _drain(inference, request)
-            require(3, to_json(request) == before, "the request was changed")
+            for request in (model.request(0), rich_requests(model.request(0))["calls"]):
+                before = to_json(request)
+                with suppress(InferenceError):
+                    await inference.infer(request)
+                    await _drain(inference, request)
+                require(3, to_json(request) == before, "the request was changed")
 
         self._for_scenarios(holds)
 
@@ -190,22 +166,54 @@ class InferenceKit(Kit):
         self._for_scenarios(holds)
 
     def law_7(self) -> None:
-        """A stream yields deltas, and then, as its end, the response that `infer` returns."""
+        """A stream yields deltas, and then, as its end, the response that `infer` returns; a new attempt is a new number."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
             for index in range(len(scenario.turns)):
-                whole = await inference.infer(model.request(index))
-                items = await _drain(inference, model.request(index))
-                ends = [place for place, item in enumerate(items) if isinstance(item, InferenceResponse)]
-                require(7, ends == [len(items) - 1], f"of {len(items)} items, {ends} are responses")
-                last = items[-1]
-                same = isinstance(last, InferenceResponse) and _content(last) == _content(whole)
-                require(7, same, f"streamed {last!r:.500}, returned {whole!r:.500}")
+                await self._require_same_stream(model, inference, index)
 
         self._for_scenarios(holds)
+        for breaks in (0, 1, _MANY):
+            self._on_model(partial(self._require_streams, breaks=breaks), RICH_ANSWERS)
+
+    async def _require_same_stream(self, model: AnsweringModel, inference: CanInfer, index: int) -> None:
+        model.usages.clear()
+        whole = await inference.infer(model.request(index))
+        asked = len(model.usages)
+        items = await _drain(inference, model.request(index))
+        # An answer that was kept may cost nothing.
+        is_asked = bool(asked) and len(model.usages) > asked
+        ends = [place for place, item in enumerate(items) if isinstance(item, InferenceResponse)]
+        require(7, ends == [len(items) - 1], f"of {len(items)} items, {ends} are responses")
+        last = items[-1]
+        same = isinstance(last, InferenceResponse) and _content(last) == _content(whole)
+        require(7, same, f"streamed {last!r:.500}, returned {whole!r:.500}")
+        same = isinstance(last, InferenceResponse) and (not is_asked or last.usage == whole.usage)
+        require(7, same, f"streamed {last!r:.500}, returned {whole!r:.500}")
+
+    async def _require_streams(self, model: AnsweringModel, breaks: int) -> None:
+        """Check the streams of rich answers, also where the first one or every one breaks off."""
+        for index in model.answers:
+            inference = self._bound(model)
+            if not breaks:
+                await self._require_same_stream(model, self._bound(model), index)
+            model.breaks = breaks
+            items: list[InferenceDelta | InferenceResponse] = []
+            error: Exception | None = None
+            try:
+                async for item in inference.stream(model.request(index)):
+                    items.append(item)  # noqa: PERF401  # what comes before an error counts
+            except InferenceError as raised:
+                error = raised
+            last = items[-1] if items else None
+            is_whole = isinstance(last, InferenceResponse)
+            broken = "a stream of the model broke off, and that of the inference" if breaks else "the stream"
+            require(7, error or is_whole, f"{broken} ends without a response and without an error")
+            if error is None and isinstance(last, InferenceResponse):
+                _require_deltas(items, last)
 
     def law_9(self) -> None:
-        """Concurrent requests get their own responses, streamed or not, and a scope is kept in a copy."""
+        """Each request gets its own response, streamed or not, whatever was asked before, at once, or of another inference."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
             kept = _keeps_scope(self.factory(model), model)
@@ -225,13 +233,56 @@ class InferenceKit(Kit):
 
         self._for_scenarios(holds)
 
+        for is_streamed in (False, True):
+            self._on_each(VARIANTS, partial(self._require_variant, is_streamed=is_streamed))
+            self._on_model(partial(self._require_executions, is_streamed=is_streamed), NUMBERED_ANSWERS)
+        self._on_model(self._require_instances, NUMBERED_ANSWERS)
+
+    async def _require_variant(self, model: AnsweringModel, name: str, *, is_streamed: bool) -> None:
+        """Check that requests which differ in one entry alone get their own answers, in either order."""
+        model.tells_request = True
+        requests = [change(model.request(0)) for change in VARIANTS[name]]
+        alone = [await _answer(self._bound(model), each, is_streamed=is_streamed) for each in requests]
+        for order in ((0, 1), (1, 0)):
+            shared = self._bound(model)
+            for index in order:
+                answer = await _answer(shared, requests[index], is_streamed=is_streamed)
+                said = f"after a request that differs from it only in {name}, a request got {answer}, and alone {alone[index]}"
+                require(9, answer == alone[index], said)
+
+    async def _require_executions(self, model: AnsweringModel, *, is_streamed: bool) -> None:
+        """Check that executions which share an inference get their own answers."""
+        shared, count = self.factory(model), len(model.answers)
+        bound = [
+            shared.with_execution_scope(model.scope()) if isinstance(shared, CanAcceptExecutionScope) else shared
+            for _ in range(count)
+        ]
+        model.delay = 0.01
+        asked = [_answer(each, model.request(index), is_streamed=is_streamed) for index, each in enumerate(bound)]
+        answers = await asyncio.gather(*asked)
+        expected = [_said(answer) for answer in model.answers.values()]
+        require(9, answers == expected, f"executions at the same time got {answers}, not {expected}")
+
+    async def _require_instances(self, model: AnsweringModel) -> None:
+        """Check that two inferences in front of two models do not answer for each other."""
+        other = AnsweringModel(Scenario())
+        other.answers = dict(enumerate(reversed(model.answers.values())))
+        inferences = [self._bound(model), self._bound(other)]
+        for index in model.answers:
+            for each, asked in zip(inferences, (model, other), strict=True):
+                answer, expected = _said(await each.infer(model.request(index))), _said(asked.answers[index])
+                require(
+                    9, answer == expected, f"beside another inference, one got {answer}, and its model said {expected}"
+                )
+        await other.resources.aclose()
+
     def law_18(self) -> None:
         """No key is in the repr, in an error or in a response."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, _: Scenario) -> None:
             texts = [repr(inference), str(inference), to_json(await inference.infer(model.request(0))).decode()]
             try:
-                await inference.infer(model.request(_FAILING))
+                await inference.infer(model.request(FAILING))
             except Exception as error:  # noqa: BLE001  # every error may be shown
                 texts += [str(error), repr(error), str(error.__cause__)]
             found = [text for text in texts if any(secret in text for secret in self.secrets)]
@@ -253,10 +304,34 @@ class InferenceKit(Kit):
                 break
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
-            await asyncio.gather(inference.infer(model.request(_FAILING)), return_exceptions=True)
+            await asyncio.gather(inference.infer(model.request(FAILING)), return_exceptions=True)
             await before.require_tasks_and_sockets()
 
         self._for_scenarios(holds)
+
+    def law_23(self) -> None:
+        """An answer that did not end normally is returned as one, or raises an error."""
+
+        async def holds(model: AnsweringModel, reason: FinishReason) -> None:
+            for is_streamed in (False, True):
+                for answer in list(model.answers):
+                    inference = self._bound(model)
+                    with suppress(InferenceError):
+                        items = await _ask(inference, model.request(answer), is_streamed=is_streamed)
+                        last = items[-1]
+                        ended = last.finish_reason if isinstance(last, InferenceResponse) else None
+                        kept = ended is not None and ended.is_incomplete
+                        require(
+                            23,
+                            kept,
+                            f"the answer of the model ended with {reason!r}, and that of the inference with {ended!r}",
+                        )
+
+        def check(reason: FinishReason) -> None:
+            self._on_model(partial(holds, reason=reason), [evolve(each, finish_reason=reason) for each in RICH_ANSWERS])
+
+        if self.is_virtual:
+            self.for_each([reason for reason in FinishReason if reason.is_incomplete], check)
 
     def law_33(self) -> None:
         """An option of a request is one of what is sent to the model, unless the inference refuses it."""
@@ -268,7 +343,7 @@ class InferenceKit(Kit):
                     model.requests.clear()
                     inference = self._bound(model)  # a new one, since one may keep answers
                     with suppress(UnsupportedOption):
-                        await (_drain(inference, request) if is_streamed else inference.infer(request))
+                        await _ask(inference, request, is_streamed=is_streamed)
                         sent = [each.options for each in model.requests]
                         arrives = any(has_options(each, options) for each in sent)
                         shown = [to_plain(each) for each in sent]
@@ -278,6 +353,21 @@ class InferenceKit(Kit):
 
         if self.is_virtual:
             self._for_scenarios(holds)
+            self.for_each(
+                SAMPLE_OPTIONS, lambda options: self._on_model(partial(self._require_options, options=options))
+            )
+
+    async def _require_options(self, model: AnsweringModel, options: InferenceOptions) -> None:
+        """Check that an option is one of what is sent again after a failure."""
+        for is_streamed in (False, True):
+            model.failures = 1
+            model.answered.clear()
+            with suppress(InferenceError):
+                request = model.request(0).with_options(options)
+                await _ask(self._bound(model), request, is_streamed=is_streamed)
+                arrives = any(has_options(each.options, options) for each in model.answered)
+                said = f"a request has {to_plain(options)}, which is not sent again after a failure"
+                require(33, arrives, said)
 
     def law_34(self) -> None:
         """An inference that is cancelled raises the cancellation, and sends nothing more."""
@@ -294,6 +384,117 @@ class InferenceKit(Kit):
                 require(34, len(model.requests) == sent, "the inference sent a request after it was cancelled")
 
         self._for_scenarios(holds)
+        self._require_reuse()
+
+    def _require_reuse(self) -> None:
+        """Check that an inference answers as before after requests that were cancelled, closed early, or failed."""
+        self.for_each(
+            range(_MAX_TICKS),
+            lambda ticks: self._on_model(partial(self._cancel_and_ask, ticks=ticks), NUMBERED_ANSWERS),
+        )
+        self._on_model(self._close_and_ask, NUMBERED_ANSWERS)
+        self._on_model(self._fail_and_ask, NUMBERED_ANSWERS)
+
+    async def _require_answers(self, model: AnsweringModel, inference: CanInfer, after: str) -> None:
+        for index, expected in model.answers.items():
+            for is_streamed in (False, True):
+                asked = _answer(inference, model.request(index), is_streamed=is_streamed)
+                answer = await self._in_time(asked, after)
+                require(
+                    34,
+                    answer == _said(expected),
+                    f"{after}, the inference gives {answer}, not {_said(expected)}",
+                    sentence=_REUSE,
+                )
+
+    async def _cancel_and_ask(self, model: AnsweringModel, ticks: int) -> None:
+        for start in (CanInfer.infer, _drain):
+            inference = self._bound(model)
+            for _ in range(_MANY):
+                ask = inference.infer if start is CanInfer.infer else partial(_drain, inference)
+                task: asyncio.Task[object] = asyncio.ensure_future(ask(model.request(0)))
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+            await self._require_answers(
+                model, inference, f"after a request that was cancelled after {ticks} iterations of the event loop"
+            )
+
+    async def _close_and_ask(self, model: AnsweringModel) -> None:
+        inference = self._bound(model)
+        for _ in range(_MANY):
+            stream = inference.stream(model.request(0))
+            async for _item in stream:
+                break
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+        await self._require_answers(model, inference, "after a stream that was closed early")
+
+    async def _fail_and_ask(self, model: AnsweringModel) -> None:
+        inference = self._bound(model)
+        for _ in range(_MANY):
+            for is_streamed in (False, True):
+                with suppress(InferenceError):
+                    failing = _ask(inference, model.request(FAILING), is_streamed=is_streamed)
+                    await self._in_time(failing, "after a request that failed")
+        # One that asks nothing for a while after several failures has asked again by then.
+        if self.is_virtual:
+            await asyncio.sleep(_A_DAY)
+            await self._require_answers(model, inference, "a day after requests that failed")
+
+    def law_52(self) -> None:
+        """Everything in a request is sent, the whole answer is returned, and an error of the model is raised."""
+        self._on_model(self._require_whole_answers, RICH_ANSWERS)
+        self._on_model(self._require_errors)
+        if self.is_virtual:
+            for failures in (0, 1):
+                self._on_each(RICH_REQUESTS, partial(self._require_whole_request, failures=failures))
+
+    async def _require_whole_answers(self, model: AnsweringModel) -> None:
+        for index, expected in model.answers.items():
+            for is_streamed in (False, True):
+                answer = await _answer(self._bound(model), model.request(index), is_streamed=is_streamed)
+                said = f"the model answered {expected!r:.300}, and the inference returned {answer!r:.300}"
+                require(FIDELITY, answer == _said(expected), said)
+
+    async def _require_errors(self, model: AnsweringModel) -> None:
+        for is_streamed in (False, True):
+            model.breaks = _MANY * int(is_streamed)
+            for turn in (FAILING, *([0] if is_streamed else [])):
+                try:
+                    items = await _ask(self._bound(model), model.request(turn), is_streamed=is_streamed)
+                except InferenceError:
+                    continue
+                answered = model.answered and isinstance(items[-1], InferenceResponse) and turn != FAILING
+                is_true = answered and _said(items[-1]) == _said(model.answers[0])
+                require(
+                    FIDELITY, is_true, f"each request to the model failed, and the inference returns {items!r:.500}"
+                )
+
+    async def _require_whole_request(self, model: AnsweringModel, name: str, failures: int) -> None:
+        request = rich_requests(model.request(0))[name]
+        for is_streamed in (False, True):
+            model.failures = failures
+            model.answered.clear()
+            try:
+                await _ask(self._bound(model), request, is_streamed=is_streamed)
+            except InferenceError:
+                continue  # refused
+            missing = min([missing_marks(request, to_json(each)) for each in model.answered], key=len)
+            again = " again after a failure" if failures else ""
+            said = f"of a request with {name}, what is sent to the model{again} lacks {' '.join(missing)}"
+            require(FIDELITY, not missing, said)
+
+    def law_53(self) -> None:
+        """The event loop runs while the inference waits."""
+
+        async def ask(model: AnsweringModel) -> None:
+            inference = self._bound(model)
+            for is_streamed in (False, True):
+                await _ask(inference, model.request(0), is_streamed=is_streamed)
+
+        refuse_blocking(self._on_model)(ask)
 
 
 def _keeps_scope(inference: CanInfer, model: AnsweringModel) -> bool:
@@ -318,18 +519,37 @@ def has_options(sent: InferenceOptions, asked: InferenceOptions) -> bool:
     )
 
 
+async def _ask(
+    inference: CanInfer, request: InferenceRequest, *, is_streamed: bool
+) -> Sequence[InferenceDelta | InferenceResponse]:
+    """Return what is streamed, or the response alone."""
+    return await _drain(inference, request) if is_streamed else [await inference.infer(request)]
+
+
+async def _answer(inference: CanInfer, request: InferenceRequest, *, is_streamed: bool) -> object:
+    """Return the text and the calls of the response, or the name of the error with which the request is refused."""
+    try:
+        return _said((await _ask(inference, request, is_streamed=is_streamed))[-1])
+    except InferenceError as error:
+        return type(error).__name__
+
+
+def _require_deltas(items: Sequence[InferenceDelta | InferenceResponse], response: InferenceResponse) -> None:
+    """Check that the texts of the last attempt are the text of the response, if there are any."""
+    deltas = [item for item in items if isinstance(item, InferenceDelta)]
+    last = max([delta.attempt for delta in deltas], default=1)
+    streamed = "".join([delta.text for delta in deltas if delta.kind == "text" and delta.attempt == last])
+    # Space at the ends of an answer may be dropped when it is whole.
+    same = not streamed or "".join(streamed.split()) == "".join(response.text.split())
+    require(7, same, f"the texts of the last attempt are {streamed!r:.300}, and the response is {response.text!r:.300}")
+
+
 async def _drain(inference: CanInfer, request: InferenceRequest) -> Sequence[InferenceDelta | InferenceResponse]:
     return [item async for item in inference.stream(request)]
 
 
-def _turn_of(request: InferenceRequest) -> int:
-    """Return the turn that a request asks for, whatever an inference has put around the message that says so."""
-    text = " ".join([message.text for message in request.messages if message.role == "user"])
-    return int(_TURN.findall(text)[-1])
-
-
 def _content(response: InferenceResponse) -> object:
-    return response.parts, response.finish_reason, response.usage
+    return response.parts, response.finish_reason
 
 
 def _said(response: InferenceDelta | InferenceResponse) -> object:

@@ -31,6 +31,14 @@ from agentloop.testing.journal_bench import (
     append_claimed,
     operation_lists,
 )
+from agentloop.testing.journal_names import (
+    MAX_TICKS,
+    check_cancelled_append,
+    check_cancelled_claims,
+    check_contents,
+    check_names,
+    check_refused_append,
+)
 from agentloop.testing.journal_network import CutOff, Outage, run_cut_off
 from agentloop.testing.kit import LAWS, Kit, checked_factory, require
 from agentloop.values.commands import CommandKind, ExecutionCommand
@@ -57,6 +65,8 @@ SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # not a real secret
 _LOST_SECONDS = 5.0
 """How long a claim may take to report that it was lost with its journal."""
 _CUT_OFFS = st.builds(CutOff, st.integers(0, 16), st.sampled_from(Outage), st.booleans(), st.booleans())
+_CHECK_SECONDS = 120.0
+"""After how long a check does not end by itself, on a busy machine."""
 _TICKS = 5
 """The iterations of the event loop in which a released claim must not be reported as lost."""
 
@@ -137,6 +147,9 @@ class JournalKit(Kit):
 
         When the network between a driver and the journal is cut, no effect is lost or doubled, whoever continues.
         """
+        self.for_each(
+            range(MAX_TICKS), lambda ticks: self._use(lambda journal, _: check_cancelled_append(journal, ticks))
+        )
         self.for_all(operation_lists("cancelled"), lambda operations: _run(self._check_durability(operations)))
         self.for_all(_CUT_OFFS, lambda case: _run(self._check_cut_off(case)))
         self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_commands(execution_id)))
@@ -146,9 +159,12 @@ class JournalKit(Kit):
         self.for_all(operation_lists("delete", "purge"), lambda operations: _run(self._check_reads(operations)))
         self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_tree(execution_id)))
         self.for_all(st.integers(1, 4), lambda size: _run(self._check_pages(size)))
+        self._use(check_names)
+        self._use(lambda journal, _: check_contents(journal, self.reopen))
 
     def law_16(self) -> None:
         """Of two writers exactly one succeeds; a claimed execution can be neither claimed again nor deleted."""
+        self._use(lambda journal, _: check_refused_append(journal))
         self.for_all(
             operation_lists("race", *INVALID_APPENDS), lambda operations: _run(self._check_conflicts(operations))
         )
@@ -162,7 +178,24 @@ class JournalKit(Kit):
     def law_28(self) -> None:
         """The tokens of claims grow, an append with a claim that has ended is refused, and a lost claim is reported."""
         cases = st.builds(SuccessiveClaims, st.sampled_from(EXECUTIONS), st.booleans(), st.booleans())
+        self.for_each(
+            range(MAX_TICKS),
+            lambda ticks: self._use(lambda journal, other: check_cancelled_claims(journal, other, ticks)),
+        )
         self.for_all(cases, lambda case: _run(self._check_fencing(case)))
+
+    def _use(self, check: Callable[[CanJournal, CanJournal], Coroutine[Any, Any, None]]) -> None:
+        """Run a check with a new journal, and with its storage opened again."""
+
+        async def use() -> None:
+            journal = self.factory()
+            other = self.reopen(journal)
+            await check(journal, other)
+            if other is not journal:
+                await other.aclose()
+            await journal.aclose()
+
+        _run(use())
 
     def describe_error(self, error: Exception) -> str:
         """Return the reason of a violation by an error that a check does not expect, with the operation that raised it."""
@@ -644,4 +677,8 @@ def _same(journal: CanJournal) -> CanJournal:
 
 
 def _run(check: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(check)
+    async def run() -> None:
+        async with asyncio.timeout(_CHECK_SECONDS):
+            await check
+
+    asyncio.run(run())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
@@ -74,6 +74,8 @@ LAWS: Mapping[int, str] = {
     41: "Testimony: what a tool or a server answered reaches the model, whatever its form; a call that may have run says so.",
     42: "Sessions: the conversation of a session is a sequence of whole turns in the order in which their messages were accepted; none is lost with its process.",
     43: "Grants: a use of a grant is counted if and only if the intent of its call is stored, and once; no more calls use it than it has room for.",
+    52: "Fidelity: what a request, an answer, a result or an error says reaches the other side whole, or is refused by an error.",
+    53: "Yielding: no asynchronous component blocks the event loop: where it waits, others run.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
@@ -215,6 +217,15 @@ class Kit:
             phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
         )
         configured(given(strategy)(holds))()
+
+    def for_each(self, cases: Iterable[T], check: Callable[[T], None]) -> None:
+        """Run a check on each of these cases, in order, however few examples the kit tries. The first failing one is reported."""
+        for case in cases:
+            try:
+                check(case)
+            except Exception as error:
+                self._failing, self._failure = case, error
+                raise
 
 
 def checked_factory(factory: Callable[P, T]) -> Callable[P, T]:

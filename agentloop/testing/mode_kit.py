@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_ti
 from agentloop.testing.driver_kit import find_unpaired
 from agentloop.testing.inference_kit import SAMPLE_OPTIONS, has_options
 from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.samples import FIDELITY, NESTED, RICH_REQUESTS, VARIANTS, missing_marks, rich_requests
 from agentloop.testing.scenario import Notation, Scenario, ScriptedTurn, valid_scenarios, write_tags
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.tools.decorator import collect_tools
@@ -22,7 +24,7 @@ from agentloop.values.inference import InferenceRequest, InferenceResponse, iter
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.serialization import to_json, to_plain
-from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolSpec, ToolStatus
 
 _SCENARIOS = valid_scenarios()
 _BOUND_TOOLS = (collect_tools(toy_tools(Ledger())), collect_tools(toy_tools(Ledger())[:1]))
@@ -52,7 +54,7 @@ class ModeKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (2, 3, 8, 9, 12, 13, 31, 33, 39)
+    laws: tuple[int, ...] = (2, 3, 8, 9, 12, 13, 17, 31, 33, 39, FIDELITY)
 
     def __init__(self, factory: Callable[[], ModeLike], notation: Notation, *, examples: int = 100) -> None:
         super().__init__(examples=examples)
@@ -123,6 +125,26 @@ class ModeKit(Kit):
             require(9, parsed[0] == parsed[1], "a response is parsed in another way beside those to others")
 
         self.for_all(_SCENARIOS, holds)
+        self.for_each(VARIANTS, self._require_independence)
+        turns = [ScriptedTurn(answer) for answer in ("Ask Ada.", "Ask Bob.")]
+        turns += [ScriptedTurn(calls=(ToolCall("a", "look").with_arguments({"place": place}),)) for place in ("a", "b")]
+        shared, request = self.factory(), _look_request()
+        for turn in (*turns, *turns[::-1]):
+            response = self.notation(turn, 0)
+            alone = to_json(self.factory().parse_response(response, request))
+            same = to_json(shared.parse_response(response, request)) == alone
+            require(9, same, f"after other responses, {turn!r:.300} is parsed in another way")
+
+    def _require_independence(self, name: str) -> None:
+        """Check that a request is translated as it would be alone, after one that differs from it in one entry."""
+        requests = [change(_look_request()) for change in VARIANTS[name]]
+        for order in (requests, requests[::-1]):
+            shared = self.factory()
+            for request in order:
+                same = to_json(shared.render_request(request)) == to_json(self.factory().render_request(request))
+                require(
+                    9, same, f"after a request that differs from it only in {name}, one is translated in another way"
+                )
 
     def law_12(self) -> None:
         """The calls, the answers and the tokens of a model are those that it wrote, and valid calls are found valid."""
@@ -143,6 +165,16 @@ class ModeKit(Kit):
                 require(12, not invalid, f"these calls are valid, and refused: {invalid}")
 
         self.for_all(_SCENARIOS, holds)
+        self.for_each(_RICH_TURNS, self._require_turn)
+
+    def _require_turn(self, turn: ScriptedTurn) -> None:
+        """Check that calls with arguments of every kind, and long answers, are those that the model wrote."""
+        parsed = self.factory().parse_response(self.notation(turn, 0), _look_request())
+        expected = [(call.name, call.arguments) for call in turn.calls]
+        actual = [(call.name, call.arguments) for call in parsed.tool_calls]
+        require(12, actual == expected, f"the model made the calls {expected!r:.1000}, and {actual!r:.1000} are found")
+        same = bool(turn.calls) or parsed.text == turn.text
+        require(12, same, f"the model answered {turn.text!r:.500}, not {parsed.text!r:.500}")
 
     def law_13(self) -> None:
         """Within an epoch, the translation of a request extends that of the request before it."""
@@ -156,6 +188,19 @@ class ModeKit(Kit):
                 require(13, kept, "messages of the translated request changed")
 
         self._for_requests(holds)
+
+    def law_17(self) -> None:
+        """A call of a tool that was not offered, or with arguments that do not fit, is found invalid."""
+        request = _look_request()
+        calls = [
+            ToolCall("a", "another").with_arguments({"place": "here"}),
+            ToolCall("a", "look").with_arguments({}),
+            ToolCall("a", "look").with_arguments({"place": ["here"]}),
+            ToolCall("a", "look", '{"place": '),
+        ]
+        for call in calls:
+            found = self.factory().validate(call, request.tools)
+            require(17, not found.is_valid, f"the call {call!r} does not fit the tools, and is found valid")
 
     def law_31(self) -> None:
         """No text of a model makes the mode raise, in one piece or as a stream."""
@@ -204,6 +249,17 @@ class ModeKit(Kit):
                 require(39, _is_told(parse(text)), f"{text!r} is a plain answer")
         self.for_all(st.tuples(_SCENARIOS, st.integers(0, 300)), holds)
 
+    def law_52(self) -> None:
+        """The translation of a request has everything that is in the request."""
+
+        def holds(name: str) -> None:
+            request = rich_requests(_look_request())[name]
+            missing = missing_marks(request, to_json(self.factory().render_request(request)))
+            said = f"of a request with {name}, the translation lacks {' '.join(missing)}"
+            require(FIDELITY, not missing, said)
+
+        self.for_each(RICH_REQUESTS, holds)
+
     def _require_all_calls(
         self, turn: ScriptedTurn, request: InferenceRequest, parse: Callable[[str], InferenceResponse], cut: int
     ) -> None:
@@ -233,6 +289,26 @@ class ModeKit(Kit):
         # In a notation of answers, the answer is known to be one, whatever stands in it.
         is_plain = response.text == answer and _has_token(example)
         require(39, not is_plain or _is_told(parsed), f"nobody is told of the call in {answer!r}")
+
+
+def _look_request() -> InferenceRequest:
+    """Return a request with one tool, which needs a place and takes what else it is given."""
+    schema = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+    return InferenceRequest((Message.user("Go."),), "Play.", (ToolSpec("look", "Look.", schema),))
+
+
+def _looks(*arguments: Mapping[str, Any]) -> ScriptedTurn:
+    calls = [ToolCall("", "look").with_arguments({"place": "here", **each}) for each in arguments]
+    return ScriptedTurn(calls=tuple(calls))
+
+
+_RICH_TURNS = (
+    _looks(NESTED),
+    _looks({}, {}),
+    _looks({"text": f"{'x' * 20_000} end"}, {"place": "größe \U0001f600"}, NESTED),
+    ScriptedTurn("Größe “10” \U0001f600,\nand that is all."),
+    ScriptedTurn(f"{'y' * 20_000} end"),
+)
 
 
 def _accounts_for(parsed: InferenceResponse, count: int) -> bool:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from attrs import define, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
-from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
+from agentloop.testing.samples import TWINS
 from agentloop.values.value import Value
 
+R = TypeVar("R")
+
 _THREADS, _UPDATES = 4, 50
+_TICKS, _MANY = 5, 3
+_MOMENT = 0.05
+_PATIENCE = 5.0
 _EVICTION = "Updates: of the states of a namespace that is full, the least recently used is evicted first."
 
 
@@ -23,9 +31,14 @@ class KeptNumber(Value):
 
     Attributes:
         number: any number.
+        text: any text.
     """
 
     number: int
+    text: str = ""
+
+
+_STATES = (KeptNumber(2**70, "größe \U0001f600 'a' \"b\" \\ \n"), KeptNumber(-1, "x" * 70_000))
 
 
 @frozen
@@ -72,14 +85,23 @@ class StoreKit(Kit):
 
     Args:
         factory: creates a new, empty store, which may be used from several threads, each with an event loop of its own.
+        reopen: opens what a store keeps again, as another process would, also while the store is in use; None for a store of one
+            process.
         examples: the number of examples that are tried for each law.
     """
 
     laws: tuple[int, ...] = (9, 36)
 
-    def __init__(self, factory: Callable[[], CanKeepState], *, examples: int = 100) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], CanKeepState],
+        *,
+        reopen: Callable[[CanKeepState], CanKeepState] | None = None,
+        examples: int = 100,
+    ) -> None:
         super().__init__(examples=examples)
         self.factory: Callable[[], CanKeepState] = checked_factory(factory)
+        self.reopen: Callable[[CanKeepState], CanKeepState] = reopen or _same
 
     def law_9(self) -> None:
         """A state is seen under its own key and namespace alone."""
@@ -95,6 +117,18 @@ class StoreKit(Kit):
 
         names = st.tuples(st.sampled_from(["left", "right", "left/a"]), st.sampled_from(["a", "b", "", "a/a"]))
         self.for_all(st.lists(names, max_size=8), lambda listed: asyncio.run(store_all(listed)))
+        pairs = [((one, "key"), (other, "key")) for one, other in TWINS]
+        pairs += [(("names", one), ("names", other)) for one, other in TWINS]
+        pairs += [((f"a{sign}b", "c"), ("a", f"b{sign}c")) for sign in "/:.|-_ "]
+        self.for_each(pairs, lambda pair: asyncio.run(store_all(list(pair))))
+        asyncio.run(self._check_instances())
+
+    async def _check_instances(self) -> None:
+        """Check that two new stores have nothing in common."""
+        first, second = self.factory(), self.factory()
+        await _put(first, Namespace("left"), "key", 1)
+        found = await _put(second, Namespace("left"), "key", 2)
+        require(9, found is None, f"a new store has the state {found} of another one")
 
     def law_36(self) -> None:
         """A transition gets what the last one returned, unless that has expired or its namespace was full; none is lost.
@@ -105,6 +139,11 @@ class StoreKit(Kit):
         self.for_all(st.tuples(_STEPS, limits), lambda example: asyncio.run(self._check_steps(*example)))
         for limit in (1, 3):
             asyncio.run(self._check_room(limit))
+        times = [(now, seconds) for now in (0.0, 0.5, 1.7e9 + 0.75) for seconds in (0.25, 0.5, 1.75)]
+        self.for_each(times, lambda case: asyncio.run(self._check_expiry(*case)))
+        self.for_each(_STATES, lambda state: asyncio.run(self._check_state(state)))
+        self.for_each(range(_TICKS), lambda ticks: asyncio.run(self._check_cancelled(ticks)))
+        asyncio.run(self._check_failing())
         self._check_threads()
 
     async def _check_steps(self, steps: Sequence[_Step], limit: int | None) -> None:
@@ -136,6 +175,64 @@ class StoreKit(Kit):
         said = f"a namespace of at most {limit} states has that which was used before {limit} others"
         require(36, first is None, said, sentence=_EVICTION)
 
+    async def _check_expiry(self, start: float, seconds: float) -> None:
+        """Check that a state is there until it expires, and not later, to some hundredths of a second."""
+        for later, expected in ((seconds - _MOMENT, 1), (seconds + _MOMENT, None)):
+            store, namespace = self.factory(), Namespace("times")
+            await _put(store, namespace, "key", 1, now=start, seconds=seconds)
+            found = await _put(store, namespace, "key", 2, now=start + later)
+            said = f"a state that was stored at {start} for {seconds} seconds is {found} after {later} seconds"
+            require(36, found == expected, said)
+
+    async def _check_state(self, state: KeptNumber) -> None:
+        """Check that a state is stored as it is, and read as it was stored, also by another process."""
+        store, namespace = self.factory(), Namespace("states")
+        other, seen = self.reopen(store), list[KeptNumber | None]()
+
+        def replace(known: KeptNumber | None) -> Update[KeptNumber, object]:
+            seen.append(known)
+            return Update(state, 10.0, state)
+
+        for each, expected in ((store, None), (other, state), (store, state), (other, state)):
+            seen.clear()
+            result = await each.update(namespace, "key", 0.0, replace)
+            require(36, seen[-1] == expected, f"{expected!r:.200} was stored, and a transition gets {seen[-1]!r:.200}")
+            require(36, result == state, f"a transition returned {state!r:.200}, and its update {result!r:.200}")
+        for number, each in enumerate((other, store, other, store)):
+            known = await _put(each, namespace, "numbers", number)
+            require(
+                36, known == (number - 1 if number else None), f"{number - 1} was stored elsewhere, and {known} is read"
+            )
+
+    async def _check_failing(self) -> None:
+        """Check that a transition that raises changes nothing, and that the next one is not kept waiting."""
+        store, namespace = self.factory(), Namespace("failing")
+        await _put(store, namespace, "key", 1)
+
+        def fail(_: KeptNumber | None) -> Update[KeptNumber, None]:
+            raise KeyError("the kit")
+
+        for _ in range(_MANY):
+            with suppress(KeyError):
+                await _in_time(store.update(namespace, "key", 0.0, fail), "after a transition that raised")
+                require(36, condition=False, reason="the error of a transition is not raised")
+        found = await _in_time(_put(store, namespace, "key", 2), "after a transition that raised")
+        require(36, found == 1, f"after a transition that raised, the state is {found}, and 1 was stored")
+
+    async def _check_cancelled(self, ticks: int) -> None:
+        """Check that an update that is cancelled takes effect or not, and that the next one is not kept waiting."""
+        store, namespace = self.factory(), Namespace("cancelled")
+        await _put(store, namespace, "key", 1)
+        said = f"after an update that was cancelled after {ticks} iterations of the event loop"
+        for number in range(2, 2 + _MANY):
+            before = await _in_time(_put(store, namespace, "key", 1), said)
+            require(36, before in {1, number - 1}, f"{said}, the state is {before}, and it was 1 or {number - 1}")
+            task = asyncio.ensure_future(_put(store, namespace, "key", number))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
     def _check_threads(self) -> None:
         """Check that no update is lost that several threads make at the same time."""
         store, namespace = self.factory(), Namespace("counts")
@@ -156,6 +253,22 @@ class StoreKit(Kit):
             thread.join()
         total = asyncio.run(store.update(namespace, "key", 0.0, count)) - 1
         require(36, total == _THREADS * _UPDATES, f"of {_THREADS * _UPDATES} updates, {total} took effect")
+
+
+async def _in_time(work: Coroutine[Any, Any, R], after: str) -> R:
+    """Await what has to end by itself.
+
+    Raises:
+        LawViolation: it does not end.
+    """
+    try:
+        return await asyncio.wait_for(work, _PATIENCE)
+    except TimeoutError:
+        raise LawViolation(36, f"{after}, the next update does not end") from None
+
+
+def _same(store: CanKeepState) -> CanKeepState:
+    return store
 
 
 async def _put(

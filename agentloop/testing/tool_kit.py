@@ -27,9 +27,10 @@ from agentloop.errors import ConfigurationError
 from agentloop.events.bus import EventBus, Receiver
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
-from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
 from agentloop.testing.toys import Ledger, toy_tools
@@ -46,6 +47,7 @@ from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolSta
 TESTIMONY = 41
 """The number of the law about answers."""
 _ODD_ANSWERS: tuple[Any, ...] = (nan, {17: "booked"}, {b"booked"}, [RuntimeError("booked")], object())
+_MAX_TICKS, _MANY, _PATIENCE = 6, 3, 5.0
 _TICKS = 20
 """In how many iterations of the event loop a tool is cancelled."""
 
@@ -57,13 +59,15 @@ class ToolKit(Kit):
         factory: creates the tool: an object of a subclass of `Tool`, or a function with `@tool`.
         arguments: the arguments of calls that succeed, one mapping for each call.
         dependencies: the program's dependencies, which the tool can access.
+        observe: returns what the tool changes, such as the rows of a table; with it, law 14 compares it after a second call with the
+            same key.
         examples: the number of examples that are tried for each law.
 
     Raises:
         ConfigurationError: there are no arguments.
     """
 
-    laws: tuple[int, ...] = (3, 9, 14, 17, 19, 34, TESTIMONY)
+    laws: tuple[int, ...] = (3, 9, 14, 17, 19, 34, TESTIMONY, YIELDING)
 
     def __init__(
         self,
@@ -71,12 +75,14 @@ class ToolKit(Kit):
         arguments: Iterable[Mapping[str, Any]],
         *,
         dependencies: Any = None,
+        observe: Callable[[], object] | None = None,
         examples: int = 20,
     ) -> None:
         super().__init__(examples=examples)
         self.factory: Callable[[], ToolLike] = checked_factory(factory)
         self.arguments: tuple[Mapping[str, Any], ...] = tuple(freeze_object(each) for each in arguments)
         self.dependencies = dependencies
+        self.observe = observe
         if not self.arguments:
             raise ConfigurationError("a ToolKit needs the arguments of at least one call, as in [{'city': 'Lisbon'}]")
 
@@ -147,7 +153,12 @@ class ToolKit(Kit):
             effect = self._tool().spec.effect
             if effect is Effect.EFFECT:
                 return
-            first, second = (await self._use(call))[0], (await self._use(call))[0]
+            first = (await self._use(call))[0]
+            before = None if self.observe is None else deepcopy(self.observe())
+            second = (await self._use(call))[0]
+            after = None if self.observe is None else self.observe()
+            said = f"a second {call!r} with the same key changed what it acts on from {before!r:.300} to {after!r:.300}"
+            require(14, before == after, said)
             require(14, second.status == first.status, f"{call!r} {first.status.value}, then {second.status.value}")
             same = effect is not Effect.PURE or first.value == second.value
             require(14, same, f"the tool is pure, and {call!r} gave {first.text!r}, then {second.text!r}")
@@ -218,6 +229,37 @@ class ToolKit(Kit):
 
         self._for_calls(holds)
 
+        self._for_calls(lambda call: asyncio.run(self._require_reuse(call)))
+
+    async def _require_reuse(self, call: ToolCall) -> None:
+        """Check that a call succeeds after calls that were cancelled; what a call with an effect has done may remain."""
+        if self._tool().spec.effect is Effect.EFFECT:
+            return
+        for ticks in range(_MAX_TICKS):
+            for _ in range(_MANY):
+                tool, arguments = self._bound(call), thaw(call.arguments)
+                if isinstance(tool, CanPrepareArguments):
+                    arguments = dict(tool.prepare(arguments))
+                await self._cancel(asyncio.ensure_future(tool.use(**arguments)), ticks)
+            said = f"after {call!r} was cancelled after {ticks} iterations of the event loop, the next call"
+            try:
+                again = (await asyncio.wait_for(self._use(call), _PATIENCE))[0]
+            except TimeoutError:
+                raise LawViolation(34, f"{said} does not end") from None
+            require(34, again.succeeded, f"{said} {again.status.value}: {again.error_message}")
+
+    def law_53(self) -> None:
+        """The event loop runs while the tool waits; a tool that blocks uses a thread."""
+
+        @refuse_blocking
+        def use(call: ToolCall) -> None:
+            asyncio.run(self._use_once(call))
+
+        self._for_calls(use)
+
+    async def _use_once(self, call: ToolCall) -> None:
+        await self._use(call)
+
     def law_41(self) -> None:
         """What the tool returned is in the result, or in the error about it, unless the error says that the tool ran and hides the rest."""
 
@@ -266,7 +308,7 @@ class ListenerKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (3, 7, 8, 19)
+    laws: tuple[int, ...] = (3, 7, 8, 19, YIELDING)
 
     def __init__(self, factory: Callable[[], Listener[Event]], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
@@ -316,6 +358,15 @@ class ListenerKit(Kit):
             before = Surroundings.now()
             run_in_virtual_time(listen_tidily(scenario))
             before.require_threads()
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_53(self) -> None:
+        """The event loop runs while the listener waits."""
+
+        @refuse_blocking
+        def holds(scenario: Scenario) -> None:
+            run_in_virtual_time(_listen(scenario, [self.factory()]))
 
         self.for_all(SCENARIOS, holds)
 

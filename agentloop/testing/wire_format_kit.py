@@ -15,10 +15,20 @@ from hypothesis import strategies as st
 from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.models.config import LLMConfig
 from agentloop.models.wire_formats.wire_format import EncodedRequest, WireFormat
+from agentloop.testing.bodies import (
+    find_changed_object,
+    find_mixed_results,
+    find_normal_end,
+    find_wrong_counts,
+    lost_texts,
+    parse_body,
+    without_counts,
+)
 from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.samples import FIDELITY, NESTED, RICH_REQUESTS, VARIANTS, missing_marks, rich_requests
 from agentloop.testing.strategies import inference_requests, tool_calls, tool_specs
 from agentloop.values.inference import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, ToolChoice
-from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.json import EMPTY_OBJECT, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.serialization import to_json
@@ -28,6 +38,9 @@ from agentloop.values.value import Value
 _KEY = "sk-kit-0123456789abcdef"
 _MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 _MAX_CUTS = 300
+_PLAIN = InferenceRequest((Message.user("Go."),), "Play.")
+_HINTS = frozenset({"the model", "parallel_tool_calls", "reasoning_effort"})
+"""Entries for which some services have no place. Law 33 has the model, which may be a part of the path."""
 _SUCCESS = 200
 _OPTIONS: Sequence[tuple[InferenceOptions, InferenceOptions]] = (
     (InferenceOptions(temperature=0.25), InferenceOptions(temperature=0.75)),
@@ -51,12 +64,15 @@ class RecordedAnswer(Value):
         stream: the same answer as a stream, with the same ids, usage and texts; empty if there is none.
         headers: the HTTP headers of the answer in one piece, by lower-case names.
         stream_headers: those of the stream.
+        response: what the answer says, if the kit is to compare its parts, its end and its usage; None to compare nothing but what
+            can be told from the body.
     """
 
     body: bytes
     stream: bytes = b""
     headers: Mapping[str, str] = field(default=EMPTY_OBJECT, kw_only=True)
     stream_headers: Mapping[str, str] = field(default=EMPTY_OBJECT, kw_only=True)
+    response: InferenceResponse | None = field(default=None, kw_only=True)
 
 
 @frozen(eq=False, repr=False)
@@ -92,7 +108,7 @@ class WireFormatKit(Kit):
         ConfigurationError: there is no answer.
     """
 
-    laws: tuple[int, ...] = (2, 3, 8, 13, 18, 23, 32, 33)
+    laws: tuple[int, ...] = (2, 3, 6, 8, 13, 18, 23, 32, 33, 52)
 
     def __init__(
         self,
@@ -122,6 +138,10 @@ class WireFormatKit(Kit):
                 require(2, not missing, f"a request contains a call without its result: {body:.2000}")
 
         self._for_requests(2, holds)
+        request = rich_requests(_PLAIN)["calls"]
+        for encoded in self._encodings(request):
+            problem = find_mixed_results(request, encoded.body)
+            require(2, not problem, problem)
 
     def law_3(self) -> None:
         """Encoding does not change the request."""
@@ -132,6 +152,21 @@ class WireFormatKit(Kit):
             require(3, to_json(request) == before, "encoding has changed the request")
 
         self.for_all(_conversations() | inference_requests(), holds)
+
+    def law_6(self) -> None:
+        """The counts of a response are those of its body, and unknown where the body has none."""
+        for answer in self.answers:
+            usage = self._decode(answer, answer.body).usage
+            if answer.response is not None:
+                same = usage == answer.response.usage
+                require(6, same, f"the answer has {answer.response.usage}, and its body is decoded to {usage}")
+            if (body := parse_body(answer.body)) is not None:
+                problem = find_wrong_counts(body, usage)
+                require(6, not problem, f"{problem}: {answer.body!r:.1000}")
+                for rest in without_counts(body):
+                    outcome = _outcome(partial(self._decode, answer, json.dumps(rest).encode()))
+                    made_up = isinstance(outcome, InferenceResponse) and outcome.usage.total_tokens is not None
+                    require(6, not made_up, f"a body without counts is decoded to {outcome!r:.1000}")
 
     def law_8(self) -> None:
         """The same request is encoded, and the same answer is decoded, in the same way each time."""
@@ -146,6 +181,18 @@ class WireFormatKit(Kit):
         for answer in self.answers:
             first, second = (wire_format.decode_response(_SUCCESS, answer.headers, answer.body) for _ in range(2))
             require(8, first == second, "the same answer is decoded in two ways")
+        self.for_each(VARIANTS, self._require_independence)
+
+    def _require_independence(self, name: str) -> None:
+        """Check that a format encodes a request as it would alone, after one that differs from it in one entry."""
+        requests = [change(_PLAIN) for change in VARIANTS[name]]
+        for order in (requests, requests[::-1]):
+            used = self.factory()
+            for request in order:
+                same = tuple(self._encodings(request, used)) == tuple(self._encodings(request))
+                require(
+                    8, same, f"after a request that differs from it only in {name}, a request is encoded in another way"
+                )
 
     def law_13(self) -> None:
         """A longer conversation is encoded as an extension of a shorter one."""
@@ -189,6 +236,25 @@ class WireFormatKit(Kit):
                 self._check_cut(answer, cut, "body", partial(self._decode, answer, answer.body[:cut]))
             for cut in _cuts(answer.stream):
                 self._check_cut(answer, cut, "stream", partial(self._receive, answer, answer.stream[:cut]))
+            self._check_ends(answer)
+
+    def _check_ends(self, answer: RecordedAnswer) -> None:
+        """Check that an answer with another reason for its end is none that ended normally.
+
+        The reason is found in the answer by what the format reports as that of the provider.
+        """
+        if answer.response is not None:
+            ended = self._decode(answer, answer.body).finish_reason
+            require(
+                23,
+                ended is answer.response.finish_reason,
+                f"an answer that ended with {answer.response.finish_reason!r} is decoded to {ended!r}",
+            )
+        reason = self._decode(answer, answer.body).provider_finish_reason
+        ways = [(answer.body, partial(self._decode, answer)), (answer.stream, partial(self._receive, answer))]
+        for data, decode in ways:
+            problem = find_normal_end(data, reason or "", partial(_outcome_of, decode))
+            require(23, not problem, problem)
 
     def law_32(self) -> None:
         """Answers are the same in one piece and in any chunks; errors are typed, whatever the bytes are."""
@@ -232,6 +298,40 @@ class WireFormatKit(Kit):
         for one, other in combinations(_TOOL_CHOICES, 2):
             requests = [plain.with_tools(_TOOLS).with_tool_choice(choice) for choice in (one, other)]
             self._require_sent("tool_choice", *requests)
+
+    def law_52(self) -> None:
+        """Everything in a request is encoded or refused, and all texts and calls of an answer are decoded."""
+
+        def encodes_all(name: str) -> None:
+            request = rich_requests(_PLAIN)[name]
+            for encoded in self._encodings(request):
+                missing = missing_marks(request, encoded.body)
+                require(FIDELITY, not missing, f"of a request with {name}, the encoding lacks {' '.join(missing)}")
+
+        def tells_apart(name: str) -> None:
+            one, other = [change(_PLAIN) for change in VARIANTS[name]]
+            pairs = zip(self._encodings(one), self._encodings(other), strict=False)
+            same = any(before == after for before, after in pairs)
+            require(FIDELITY, not same, f"requests that differ in {name} are encoded in one way, and none is refused")
+
+        self.for_each(RICH_REQUESTS, encodes_all)
+        arguments = ToolCall("", "look").with_arguments({"place": "here", **NESTED}).arguments
+        nested = rich_requests(_PLAIN)["nested arguments"]
+        for encoded in self._encodings(nested):
+            problem = find_changed_object(thaw(arguments), json.loads(encoded.body))
+            require(FIDELITY, not problem, problem)
+        self.for_each([name for name in VARIANTS if name not in _HINTS], tells_apart)
+        for answer in self.answers:
+            decoded = self._decode(answer, answer.body)
+            if answer.response is not None:
+                same = _canonical(decoded).parts == _canonical(answer.response).parts
+                require(
+                    FIDELITY,
+                    same,
+                    f"the answer is {answer.response.parts!r:.1000}, and decoded to {decoded.parts!r:.1000}",
+                )
+            lost = lost_texts(answer.body, decoded)
+            require(FIDELITY, not lost, f"of an answer, the response lacks {lost!r:.1000}: {decoded!r:.1000}")
 
     def _require_sent(self, name: str, one: InferenceRequest, other: InferenceRequest) -> None:
         """Check that two requests which differ in one entry are encoded in two ways, if the format has both."""
@@ -316,6 +416,10 @@ def _outcome(decode: Callable[[], object]) -> object:
         return decode()
     except Exception as error:  # noqa: BLE001  # the caller decides which errors are allowed
         return error
+
+
+def _outcome_of(decode: Callable[[bytes], object], data: bytes) -> object:
+    return _outcome(partial(decode, data))
 
 
 def _cuts(data: bytes) -> range:

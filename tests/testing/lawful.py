@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from copy import copy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
@@ -30,7 +31,7 @@ from agentloop.contracts import (
 from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanDescribeResult
 from agentloop.contracts.tools import Tools
 from agentloop.drivers import Driver, ForwardingDriver, InferringDriver, StepDraft
-from agentloop.errors import BatchInterrupted
+from agentloop.errors import BatchInterrupted, InferenceError, ProviderUnavailable
 from agentloop.executors import (
     ForwardingExecutor,
     ProgressReport,
@@ -43,6 +44,7 @@ from agentloop.executors import (
 from agentloop.testing import FileLedger, Ledger, Scenario, ScriptedTurn, toy_tools
 from agentloop.values import (
     FinishReason,
+    InferenceDelta,
     InferenceRequest,
     InferenceResponse,
     ResponsePart,
@@ -301,6 +303,83 @@ class KeepsAnswers(CanInfer):
         if request not in self.answers:
             self.answers[request] = await self.model.infer(request)
         return self.answers[request]
+
+
+@frozen
+class KeepsAnswersForNothing(CanInfer):
+    """Answers a request that it knows without its model and without tokens; equal requests at the same time are one."""
+
+    model: CanInfer
+    answers: dict[InferenceRequest, InferenceResponse] = field(factory=dict)
+    locks: dict[InferenceRequest, asyncio.Lock] = field(factory=dict)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        async with self.locks.setdefault(request, asyncio.Lock()):
+            known = self.answers.get(request)
+            if known is not None:
+                return evolve(known, usage=Usage.none())
+            self.answers[request] = answer = await self.model.infer(request)
+        return answer
+
+
+@frozen
+class AsksAgain(CanInfer):
+    """Asks again after a failure, and numbers the attempts of a stream."""
+
+    model: CanInfer
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        try:
+            return await self.model.infer(request)
+        except InferenceError:
+            return await self.model.infer(request)
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        for attempt in (1, 2):
+            try:
+                async with aclosing(self.model.stream(request)) as stream:  # type: ignore[type-var]  # an async generator
+                    async for item in stream:
+                        yield item.with_attempt(attempt) if isinstance(item, InferenceDelta) else item
+            except InferenceError:
+                if attempt == 2:
+                    raise
+            else:
+                return
+
+
+class RestsAfterFailures(CanInfer):
+    """Refuses requests for a minute after three failures in a row."""
+
+    def __init__(self, model: CanInfer) -> None:
+        self.model = model
+        self.failures = 0
+        self.rests_until = 0.0
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        now = asyncio.get_running_loop().time()
+        if self.failures >= 3 and now < self.rests_until:
+            raise ProviderUnavailable("too many requests have failed")
+        try:
+            answer = await self.model.infer(request)
+        except InferenceError:
+            self.failures, self.rests_until = self.failures + 1, now + 60
+            raise
+        self.failures = 0
+        return answer
+
+
+@frozen
+class MarksRequests(CanInfer):
+    """Sends a number of each request along, and one request at a time."""
+
+    model: CanInfer
+    numbers: Iterator[int] = field(factory=count)
+    lock: asyncio.Lock = field(factory=asyncio.Lock)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        async with self.lock:
+            extra = {**request.options.extra, "request_number": next(self.numbers)}
+            return await self.model.infer(request.with_options(evolve(request.options, extra=extra)))
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------

@@ -35,14 +35,18 @@ from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
 from tests.testing.lawful import (
     SECOND,
+    AsksAgain,
     CountsItems,
     FollowsTurns,
     HttpExecutor,
     ImprovesAnswers,
     KeepsAnswers,
+    KeepsAnswersForNothing,
     KnowsItsCall,
+    MarksRequests,
     PacedExecutor,
     Paces,
+    RestsAfterFailures,
     SlowLink,
     TimedDriver,
     TimedExecutor,
@@ -77,10 +81,21 @@ def test_drivers_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
     DriverKit(factory, examples=examples(6), max_inferences_per_step=inferences).check(law)
 
 
+INFERENCES = [
+    ImprovesAnswers,
+    KeepsAnswers,
+    KeepsAnswersForNothing,
+    AsksAgain,
+    RestsAfterFailures,
+    MarksRequests,
+    Paces,
+]
+
+
 @pytest.mark.parametrize("law", InferenceKit.laws)
-@pytest.mark.parametrize("inference", [ImprovesAnswers, KeepsAnswers, Paces])
+@pytest.mark.parametrize("inference", INFERENCES)
 def test_inferences_of_unusual_shapes_obey_the_laws(inference: Callable[[CanInfer], CanInfer], law: int) -> None:
-    """One makes a further request of each answer, one keeps answers, and one needs the scope of an execution."""
+    """They ask again, improve, keep and number, rest after failures, and one needs the scope of an execution."""
     InferenceKit(inference, examples=examples(10)).check(law)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from tests.testing.zoo.drivers import DRIVERS
 from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
 from tests.testing.zoo.executors import EXECUTORS
+from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.stores import STORES
+from tests.testing.zoo.translations import TRANSLATIONS
 from tests.testing.zoo.wire_formats import WIRE_FORMATS
 from tests.testing.zoo.zoo import Member
 
@@ -20,4 +23,7 @@ MEMBERS: tuple[Member, ...] = (
     *JOURNALS,
     *WIRE_FORMATS,
     *OTHERS,
+    *INFERENCES,
+    *STORES,
+    *TRANSLATIONS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -319,6 +320,87 @@ class ShowsSecrets(MemoryJournal):
         return f"{self.secrets}"
 
 
+class KeepsLock(MemoryJournal):
+    """Breaks law 14: an append that is cancelled keeps the lock."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.lock = asyncio.Lock()
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        await self.lock.acquire()
+        try:
+            await asyncio.sleep(0)
+            await super().append(head, records, claim)
+        except Exception:
+            self.lock.release()
+            raise
+        self.lock.release()
+
+
+class KeepsLockOfRefused(MemoryJournal):
+    """Breaks law 16: an append that is refused keeps the lock."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.lock = asyncio.Lock()
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        await self.lock.acquire()
+        await super().append(head, records, claim)
+        self.lock.release()
+
+
+class CutsBodies(MemoryJournal):
+    """Breaks law 15: an item of the storage has at most 400,000 characters."""
+
+    async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
+        return [evolve(each, body=each.body[:400_000]) for each in await super().read(execution_id, after=after)]
+
+
+class FoldsCase(MemoryJournal):
+    """Breaks law 15: ids are compared without their case."""
+
+    async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
+        known = [
+            head.execution_id for head in await super().list() if head.execution_id.lower() == execution_id.lower()
+        ]
+        return await super().read(known[0] if known else execution_id, after=after)
+
+
+class MatchesPatterns(MemoryJournal):
+    """Breaks law 15: in a prefix, an underscore is any character."""
+
+    async def list(self, *, prefix: str = "", **options: Any) -> Sequence[ExecutionHead]:
+        pattern = re.compile(re.escape(prefix).replace("_", "."))
+        limit, heads = options.pop("limit", None), await super().list(**options)
+        return [head for head in heads if pattern.match(head.execution_id)][: None if limit is None else max(limit, 0)]
+
+
+class CutsInputs(MemoryJournal):
+    """Breaks law 15: the input of a head has 64 characters."""
+
+    async def head(self, execution_id: str) -> ExecutionHead | None:
+        head = await super().head(execution_id)
+        return head and evolve(head, input=head.input[:64])
+
+
+class ReturnsItsOwnList(MemoryJournal):
+    """Breaks law 15: a caller that changes the list it got changes the journal."""
+
+    async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
+        return self._records.get(execution_id, []) if after <= 0 else await super().read(execution_id, after=after)
+
+
+class LeavesClaims(MemoryJournal):
+    """Breaks law 28: a call that is cancelled leaves a claim that nobody has."""
+
+    async def claim(self, execution_id: str) -> Claim:
+        claim = await super().claim(execution_id)
+        await asyncio.sleep(0)
+        return claim
+
+
 def _member(law: int, journal: Callable[..., CanJournal]) -> Member:
     return Member(journal, law, lambda examples: JournalKit(journal, examples=max(1, examples // 3)))
 
@@ -357,6 +439,14 @@ JOURNALS: tuple[Member, ...] = (
     _member(28, AcceptsForeignClaims),
     _member(28, HidesLosses),
     _member(28, ReportsReleases),
+    _member(14, KeepsLock),
+    _member(15, CutsBodies),
+    _member(15, FoldsCase),
+    _member(15, MatchesPatterns),
+    _member(15, CutsInputs),
+    _member(15, ReturnsItsOwnList),
+    _member(16, KeepsLockOfRefused),
+    _member(28, LeavesClaims),
     _member(18, MasksNothing),
     _member(18, CopiesEveryBody),
     _member(18, ShowsSecrets),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from attrs import evolve
@@ -11,7 +12,7 @@ from attrs import evolve
 from agentloop.errors import InferenceError, InvalidResponse, RateLimited
 from agentloop.models import EncodedRequest, LLMConfig, StreamDecoder, WireFormat, wire_format
 from agentloop.testing import RecordedAnswer, RecordedRefusal, WireFormatKit
-from agentloop.values import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
+from agentloop.values import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text, Usage
 from tests.models.wire_formats.test_whole_answers import SAMPLES
 from tests.testing.zoo.zoo import Member
 
@@ -226,8 +227,159 @@ class DropsToolChoice(Wrapped):
         body.pop("tool_choice", None)
 
 
+class MergesParallelResults(Wrapped):
+    """Breaks law 2: the results of parallel calls are one message, for the first call."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        merged: list[dict[str, Any]] = []
+        for message in body["messages"]:
+            if message["role"] == "tool" and merged and merged[-1]["role"] == "tool":
+                merged[-1] = {**merged[-1], "content": f"{merged[-1]['content']}\n{message['content']}"}
+            else:
+                merged.append(message)
+        body["messages"] = merged
+
+
+class SwapsResults(Wrapped):
+    """Breaks law 2: the results of two parallel calls carry each other's ids."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        for one, other in pairwise(body["messages"]):
+            if one["role"] == other["role"] == "tool":
+                one["tool_call_id"], other["tool_call_id"] = other["tool_call_id"], one["tool_call_id"]
+                return
+
+
+class ChangesResponses(Wrapped):
+    """Changes what was decoded, in one piece and of a stream."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        return response
+
+    def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
+        return self.change(super().decode_response(status, headers, body))
+
+    def stream_decoder(self, headers: Mapping[str, str] = {}) -> StreamDecoder:  # not changed
+        change = self.change
+
+        class Decoder(WrappedDecoder):
+            def close(self) -> InferenceResponse:
+                return change(super().close())
+
+        return Decoder()
+
+
+class CountsOutputTwice(ChangesResponses):
+    """Breaks law 6: reasoning is added to the output, which has it already."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        usage = response.usage
+        return evolve(response, usage=evolve(usage, output_tokens=usage.output_tokens and usage.output_tokens * 2))
+
+
+class CountsNothing(ChangesResponses):
+    """Breaks law 6: an answer costs nothing."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        return evolve(response, usage=Usage(0, 0, 0, 0, 0))
+
+
+class KeepsSystemPrompt(Wrapped):
+    """Breaks law 8: the system prompt of the first request is that of all."""
+
+    first: str | None = None
+
+    def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
+        self.first = request.system_prompt if self.first is None else self.first
+        return super().encode_request(request.with_system_prompt(self.first), config, stream=stream)
+
+
+class TakesEveryEndForNormal(ChangesResponses):
+    """Breaks law 23: whatever ends an answer, it is whole."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        return evolve(response, finish_reason="tool_calls" if response.tool_calls else "stop")
+
+
+class TakesTheLimitForTheEnd(ChangesResponses):
+    """Breaks law 23: an answer at the limit of tokens is whole."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        return evolve(response, finish_reason="stop") if response.finish_reason == "length" else response
+
+
+class DropsErrors(Wrapped):
+    """Breaks law 52: the result of a call that failed is empty."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        for message in body["messages"]:
+            if message["role"] == "tool" and "error" in str(message["content"]).lower():
+                message["content"] = ""
+
+
+class CutsResults(Wrapped):
+    """Breaks law 52: long results are cut."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        for message in body["messages"]:
+            if message["role"] == "tool":
+                message["content"] = str(message["content"])[:2000]
+
+
+class FlattensArguments(Wrapped):
+    """Breaks law 52: arguments that are no scalars are sent as texts."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        for message in body["messages"]:
+            for call in message.get("tool_calls") or ():
+                arguments = json.loads(call["function"]["arguments"] or "{}")
+                flat = {
+                    name: str(value) if isinstance(value, list | dict) else value for name, value in arguments.items()
+                }
+                call["function"]["arguments"] = json.dumps(flat)
+
+
+class DropsDescriptions(Wrapped):
+    """Breaks law 52: tools are sent without their descriptions."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        for tool in body.get("tools", ()):
+            tool["function"].pop("description", None)
+
+
+class DropsTextBesideCalls(ChangesResponses):
+    """Breaks law 52: of an answer with calls, the text is dropped."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        return response.with_parts(response.tool_calls or response.parts)
+
+
+class DecodesTheFirstCall(ChangesResponses):
+    """Breaks law 52: of several calls, the first one is decoded."""
+
+    def change(self, response: InferenceResponse) -> InferenceResponse:
+        dropped = response.tool_calls[1:]
+        return response.with_parts([part for part in response.parts if part not in dropped])
+
+
+def counted_answers() -> list[RecordedAnswer]:
+    """Return an answer with a text, two calls and the counts of its tokens."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
+    functions = [{"name": "look", "arguments": json.dumps({"number": number})} for number in (1, 2)]
+    calls = [{"id": f"k{place}", "type": "function", "function": each} for place, each in enumerate(functions)]
+    head = {"id": "c", "model": "m"}
+    message = {"role": "assistant", "content": "Let me look.", "tool_calls": calls}
+    body = {**head, "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}], "usage": usage}
+    deltas = [message | {"tool_calls": []}, *[{"tool_calls": [{**call, "index": at}]} for at, call in enumerate(calls)]]
+    chunks: list[dict[str, Any]] = [{**head, "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    end = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    lines = [json.dumps(each) for each in (*chunks, end, {**head, "choices": [], "usage": usage})]
+    stream = "".join([f"data: {line}\n\n" for line in (*lines, "[DONE]")])
+    return [RecordedAnswer(json.dumps(body).encode(), stream.encode())]
+
+
 def _member(law: int, wire_format: Callable[[], WireFormat]) -> Member:
-    answers = answers_of("openai-chat")
+    answers = [*answers_of("openai-chat"), *counted_answers()]
     return Member(wire_format, law, lambda examples: WireFormatKit(wire_format, answers, REFUSALS, examples=examples))
 
 
@@ -250,4 +402,17 @@ WIRE_FORMATS: tuple[Member, ...] = (
     _member(33, IgnoresTheConfiguration),
     _member(33, DropsSampling),
     _member(33, DropsToolChoice),
+    _member(2, MergesParallelResults),
+    _member(2, SwapsResults),
+    _member(6, CountsOutputTwice),
+    _member(6, CountsNothing),
+    _member(8, KeepsSystemPrompt),
+    _member(23, TakesEveryEndForNormal),
+    _member(23, TakesTheLimitForTheEnd),
+    _member(52, DropsErrors),
+    _member(52, CutsResults),
+    _member(52, FlattensArguments),
+    _member(52, DropsDescriptions),
+    _member(52, DropsTextBesideCalls),
+    _member(52, DecodesTheFirstCall),
 )
