@@ -72,6 +72,10 @@ LAWS: Mapping[int, str] = {
     40: "One owner: every part of the loop in charge acts in the same way, whichever way a conversation comes to that loop.",
     41: "Testimony: what a tool or a server answered reaches the model, whatever its form; a call that may have run says so.",
     42: "Sessions: the conversation of a session is a sequence of whole turns in the order in which their messages were accepted; none is lost with its process.",
+    62: "Confinement: a program in a sandbox reads and changes nothing of the host beyond what the sandbox names, and gets none of its variables.",
+    63: "Transfer: bytes that a part is given arrive whole and unchanged or not at all, and what is missing or failed is told.",
+    64: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
+    65: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

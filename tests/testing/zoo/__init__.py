@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from tests.testing.zoo.buses import BUSES
 from tests.testing.zoo.drivers import DRIVERS
 from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
 from tests.testing.zoo.executors import EXECUTORS
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
+from tests.testing.zoo.keys import KEYS
+from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.sandboxes import SANDBOXES
 from tests.testing.zoo.wire_formats import WIRE_FORMATS
 from tests.testing.zoo.zoo import Member
 
@@ -20,4 +24,8 @@ MEMBERS: tuple[Member, ...] = (
     *JOURNALS,
     *WIRE_FORMATS,
     *OTHERS,
+    *BUSES,
+    *OBJECTS,
+    *KEYS,
+    *SANDBOXES,
 )
