@@ -333,11 +333,16 @@ def _test_of(law: int) -> Callable[[LawTests], None]:
     def check(self: LawTests) -> None:
         self.make_kit().check(law)
 
-    title, _, _ = LAWS[law].partition(":")
-    check.__name__ = f"test_law_{law}_{title.lower().replace(' ', '_')}"
+    check.__name__ = name_of_test(law)
     check.__qualname__ = f"{LawTests.__name__}.{check.__name__}"
     check.__doc__ = LAWS[law]
     return check
+
+
+def name_of_test(law: int) -> str:
+    """Return the name of the test of a law: `test_law_1_totality`."""
+    title, _, _ = LAWS[law].partition(":")
+    return f"test_law_{law}_{title.lower().replace(' ', '_')}"
 
 
 @frozen
