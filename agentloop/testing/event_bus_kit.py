@@ -266,7 +266,7 @@ _STATE = AgentState.start("hello")
 
 def _subscribe(bus: CanHandleEvents, heard: _Heard) -> Subscription:
     kind = heard.plan.kind
-    return bus.wiretap(heard.listener()) if kind is None else bus.on(kind, heard.listener())  # type: ignore[arg-type]
+    return bus.wiretap(heard.listener()) if kind is None else bus.on(kind, heard.listener())
 
 
 def _require_heard(law: int, listeners: Sequence[_Heard], expected: Sequence[Sequence[int]], *, after: str) -> None:
