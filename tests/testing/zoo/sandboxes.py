@@ -17,6 +17,7 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from agentloop.contracts import CanSandbox, SandboxCommand, SandboxFile, SandboxResult
+from agentloop.contracts.can_sandbox import LimitName
 from agentloop.testing import SandboxKit
 from agentloop.toolkits import BubblewrapSandbox
 from tests.testing.zoo.zoo import Member
@@ -65,7 +66,7 @@ class RunsOnTheHost(CanSandbox):
         stdout, stderr = bytearray(), bytearray()
         pumps = [self.read(process.stdout, stdout, command), self.read(process.stderr, stderr, command)]
         tasks = [asyncio.ensure_future(each) for each in (self.feed(process, command), *pumps)]
-        exceeded = ""
+        exceeded: LimitName = ""
         try:
             await asyncio.wait_for(_exit_of(process), command.limits.max_seconds)
             await asyncio.wait(tasks, timeout=0.2)
