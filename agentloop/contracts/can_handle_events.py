@@ -27,11 +27,11 @@ class Subscription(ABC):
 class CanHandleEvents(ABC):
     """An event bus: delivers events to listeners.
 
-    An implementation keeps these laws:
+    An implementation keeps these laws, and `EventBusKit` checks them:
 
     - Listeners are referenced until they are cancelled. They receive the events of one execution in the order of their
-      sequence, each listener one event at a time (law 7).
-    - An error of a listener affects neither the execution nor other listeners.
+      sequence, each listener one event at a time (laws 7 and 64).
+    - An error of a listener affects neither the execution nor other listeners (law 64).
     - Events are counted with and without listeners, so that observation does not change the run (law 8).
 
     Emit events with `emit`, `emit_at_step` and `emit_soon` of `agentloop.events.bus`: they call `due`, and build an event only

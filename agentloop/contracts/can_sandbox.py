@@ -102,9 +102,9 @@ class SandboxResult(Value):
 
     Attributes:
         exit_code: its exit code; 128 plus the number of the signal that ended it.
-        stdout: its standard output; the middle is left out where it is longer than `max_output`.
+        stdout: its standard output; where it is longer than `max_output`, a mark is in place of its middle.
         stderr: its standard error, likewise.
-        exceeded: the limit that ended it or cut its output; empty for none. A full disk and a missing process are errors that
+        exceeded: the limit that ended it or closed its output; empty for none. A full disk and a missing process are errors that
             the program itself gets.
         files: all regular files in the work folder afterwards, by their paths.
         folders: the folders in it that have no files.
@@ -126,7 +126,7 @@ class SandboxResult(Value):
 class CanSandbox(ABC):
     """Runs programs that may be hostile, away from the host.
 
-    An implementation keeps these laws for every command, whatever it does:
+    An implementation keeps these laws for every command (9, 19, 31, 34, 62 and 63, which `SandboxKit` checks), whatever it does:
 
     - Confined: it has no network, no device, no process and no terminal of the host. It reads the programs and libraries that
       the implementation names, and no other file of the host; it changes none. Its environment has a few fixed names.

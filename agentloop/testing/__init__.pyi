@@ -7,6 +7,7 @@ from agentloop.testing.compiler_kit import CompilerKit as CompilerKit
 from agentloop.testing.driver_kit import DriverKit as DriverKit
 from agentloop.testing.eager_start_kit import EagerStartKit as EagerStartKit
 from agentloop.testing.equivalence_kit import EquivalenceKit as EquivalenceKit
+from agentloop.testing.event_bus_kit import EventBusKit as EventBusKit
 from agentloop.testing.event_recorder import EventMatch as EventMatch
 from agentloop.testing.event_recorder import EventRecorder as EventRecorder
 from agentloop.testing.exchanges import faulty_client as faulty_client
@@ -25,14 +26,17 @@ from agentloop.testing.interleavings import run_interleaved as run_interleaved
 from agentloop.testing.interleavings import walk_interleavings as walk_interleavings
 from agentloop.testing.journal_bench import CrashableJournal as CrashableJournal
 from agentloop.testing.journal_kit import JournalKit as JournalKit
+from agentloop.testing.key_function_kit import KeyFunctionKit as KeyFunctionKit
 from agentloop.testing.kit import LawNotChecked as LawNotChecked
 from agentloop.testing.kit import LawTests as LawTests
 from agentloop.testing.kit import LawViolation as LawViolation
 from agentloop.testing.kit import check_laws as check_laws
 from agentloop.testing.kit import stable_prefix as stable_prefix
 from agentloop.testing.mode_kit import ModeKit as ModeKit
+from agentloop.testing.object_store_kit import ObjectStoreKit as ObjectStoreKit
 from agentloop.testing.playback import play as play
 from agentloop.testing.random_inference import RandomInference as RandomInference
+from agentloop.testing.sandbox_kit import SandboxKit as SandboxKit
 from agentloop.testing.scenario import NOTATIONS as NOTATIONS
 from agentloop.testing.scenario import Scenario as Scenario
 from agentloop.testing.scenario import ScriptedTurn as ScriptedTurn

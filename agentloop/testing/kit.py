@@ -76,6 +76,10 @@ LAWS: Mapping[int, str] = {
     43: "Grants: a use of a grant is counted if and only if the intent of its call is stored, and once; no more calls use it than it has room for.",
     52: "Fidelity: what a request, an answer, a result or an error says reaches the other side whole, or is refused by an error.",
     53: "Yielding: no asynchronous component blocks the event loop: where it waits, others run.",
+    62: "Confinement: a program in a sandbox reads and changes nothing of the host beyond what the sandbox names, and gets none of its variables.",
+    63: "Transfer: bytes that a part is given arrive whole and unchanged or not at all, and what is missing or failed is told.",
+    64: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
+    65: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
@@ -362,11 +366,16 @@ def _test_of(law: int) -> Callable[[LawTests], None]:
     def check(self: LawTests) -> None:
         self.make_kit().check(law)
 
-    title, _, _ = LAWS[law].partition(":")
-    check.__name__ = f"test_law_{law}_{title.lower().replace(' ', '_')}"
+    check.__name__ = name_of_test(law)
     check.__qualname__ = f"{LawTests.__name__}.{check.__name__}"
     check.__doc__ = LAWS[law]
     return check
+
+
+def name_of_test(law: int) -> str:
+    """Return the name of the test of a law: `test_law_1_totality`."""
+    title, _, _ = LAWS[law].partition(":")
+    return f"test_law_{law}_{title.lower().replace(' ', '_')}"
 
 
 @frozen

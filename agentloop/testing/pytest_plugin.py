@@ -1,4 +1,4 @@
-"""The pytest plugin of agentloop: fixtures, and the options `--record` and `--replay`; loaded by pytest if agentloop is installed.
+"""The pytest plugin of agentloop: fixtures, `--record`, `--replay` and `--agentloop-kit`; loaded by pytest if agentloop is installed.
 
 It imports little, because every test session of a program that has agentloop installed loads it.
 """
@@ -6,6 +6,7 @@ It imports little, because every test session of a program that has agentloop in
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from agentloop.testing.clocks import CountingIds, ManualClock
     from agentloop.testing.event_recorder import EventRecorder
+    from agentloop.testing.kit import Kit
     from agentloop.values.state import AgentState
 
 pytest_plugins = ("agentloop.testing.no_blocking",)
@@ -23,7 +25,7 @@ T = TypeVar("T")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options `--record` and `--replay`."""
+    """Add the options."""
     group = parser.getgroup("agentloop", "agentloop: exchanges with model providers, and snapshots of runs")
     group.addoption(
         "--record",
@@ -35,16 +37,105 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="call no providers: a test whose exchanges were not recorded fails (http_exchanges)",
     )
+    group.addoption(
+        "--agentloop-kit",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="check the laws of a contract, each as a test: the class that implements it, a function that returns such an object, or a kit",
+    )
+    group.addoption(
+        "--agentloop-kit-as",
+        default="",
+        metavar="KIND",
+        help="what --agentloop-kit names, such as journal or driver, where its class does not tell",
+    )
+    group.addoption(
+        "--agentloop-kit-examples",
+        type=int,
+        default=100,
+        metavar="N",
+        help="how many examples each law is tried with (100)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options.
 
     Raises:
-        pytest.UsageError: both were given.
+        pytest.UsageError: two were given that exclude each other, or one without what it is about.
     """
     if config.getoption("--record") and config.getoption("--replay"):
         raise pytest.UsageError("--record calls providers and --replay does not; give one of them")
+    if config.getoption("--agentloop-kit"):
+        # Without paths of tests, the laws are all that is meant.
+        if config.args_source is not config.ArgsSource.ARGS:
+            config.args = []
+    elif config.getoption("--agentloop-kit-as"):
+        raise pytest.UsageError("--agentloop-kit-as says what --agentloop-kit names, which is missing")
+
+
+@pytest.hookimpl(tryfirst=True)  # before other plugins select items
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add an item for each law of the kits that were asked for.
+
+    Raises:
+        pytest.UsageError: a name is wrong, or no single kit fits.
+    """
+    for path in config.getoption("--agentloop-kit"):
+        items += _KitItems.from_parent(session, name=path, nodeid=path).collect()
+
+
+class _KitItems(pytest.Collector):
+    """The laws of a kit, for the implementation that the name of this node leads to."""
+
+    def collect(self) -> list[pytest.Item]:
+        from agentloop.errors import ConfigurationError
+        from agentloop.testing.kit import name_of_test
+        from agentloop.testing.kit_choice import kit_of
+
+        folder, options = str(self.config.invocation_params.dir), self.config
+        if folder not in sys.path:  # as `python -m pytest` does
+            sys.path.insert(0, folder)
+        kind, examples = options.getoption("--agentloop-kit-as"), options.getoption("--agentloop-kit-examples")
+        try:
+            kit = kit_of(self.name, kind, examples=examples)
+        except ConfigurationError as error:
+            raise pytest.UsageError(f"--agentloop-kit {self.name}: {error}") from None
+        name = type(kit).__name__
+        return [_LawItem.from_parent(self, name=f"{name}::{name_of_test(law)}", kit=kit, law=law) for law in kit.laws]
+
+
+class _LawItem(pytest.Item):
+    """The check of one law."""
+
+    def __init__(self, *, kit: Kit, law: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.kit = kit
+        self.law = law
+
+    def runtest(self) -> None:
+        self.kit.check(self.law)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the violation alone: the traceback is that of the kit."""
+        from agentloop.testing.kit import LawNotChecked, LawViolation
+
+        if isinstance(excinfo.value, LawViolation | LawNotChecked):
+            cause = excinfo.value.__cause__
+            return str(excinfo.value) + (f"\n  raised by: {_place_of(cause)}" if cause is not None else "")
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, self.nodeid
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where an error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
 @pytest.fixture

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import ModuleType
 
+import pytest
+
+from agentloop.errors import ConfigurationError
+from agentloop.testing import EventBusKit
+from agentloop.testing.kit_choice import kit_of
 from tests.models.loopback import completion
 
 PROGRAM = '''
@@ -109,6 +115,88 @@ def test_both_options_together_are_a_usage_error(tmp_path: Path) -> None:
     ended = session(tmp_path, "--record", "--replay")
     assert ended.returncode == 4
     assert "give one of them" in ended.stderr
+
+
+KITS = """
+from agentloop.durable import MemoryJournal
+from agentloop.events import EventBus
+from agentloop.policies import MemoryStore
+from agentloop.testing import EventBusKit, ListenerKit
+
+
+class Forgetful(MemoryStore):
+    async def update(self, namespace, key, now, transition):
+        return await super().update(namespace, key, 0.0, transition)
+
+
+def make_store() -> "MemoryStore":
+    return MemoryStore()
+
+
+def make_bus():
+    return EventBus()
+
+
+class Both(MemoryJournal):
+    pass
+
+
+bus_kit = EventBusKit(EventBus, examples=2)
+an_object = MemoryStore()
+"""
+
+
+def test_the_laws_of_an_implementation_are_tests_of_their_own(tmp_path: Path) -> None:
+    """Each law is an item with a name; a violation is shown alone, and no test of the folder is collected."""
+    (tmp_path / "kits.py").write_text(KITS)
+    (tmp_path / "test_others.py").write_text("def test_other():\n    assert False\n")
+    names = ("Forgetful", "make_store", "bus_kit")
+    options = [f"--agentloop-kit=kits:{name}" for name in names]
+    ended = session(tmp_path, "-v", "-rf", "--agentloop-kit-examples", "25", "-k", "not 19", *options)
+    assert "1 failed, 7 passed, 1 deselected" in ended.stdout, ended.stdout + ended.stderr
+    assert "FAILED kits:Forgetful::StoreKit::test_law_36_updates" in ended.stdout
+    assert "law 36 is violated: " in ended.stdout
+    assert "docs/laws.md#law-36" in ended.stdout
+    assert "store_kit.py" not in ended.stdout
+    assert "test_other" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("kits:Forgetfull", "", "there is no 'Forgetfull' in kits; did you mean 'Forgetful'?"),
+        ("nothing:Store", "", "there is no module 'nothing'"),
+        ("kits.Forgetful", "", "did you mean 'kits:Forgetful'?"),
+        ("kits:make_bus", "", "kits:make_bus does not say what it returns"),
+        ("kits:an_object", "", "is an object of the class MemoryStore, and a kit makes new ones"),
+        ("kits:Both", "", "implements the contracts of accounts and journal: say which kit is meant"),
+        ("kits:EventBusKit", "", "EventBusKit implements no contract that has a kit"),
+        ("kits:make_bus", "buss", "no kit is for 'buss'"),
+        ("kits:make_bus", "tool", "a ToolKit needs the arguments of calls"),
+    ],
+)
+def test_a_wrong_name_says_what_to_do(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, message: str) -> None:
+    """The error names what is missing, or the closest name."""
+    module = ModuleType("kits")
+    exec(KITS, module.__dict__)  # the module of the test above
+    monkeypatch.setitem(sys.modules, "kits", module)
+    with pytest.raises(ConfigurationError) as raised:
+        kit_of(name, kind)
+    assert message in str(raised.value)
+
+
+def test_a_kind_stands_for_a_missing_annotation() -> None:
+    """A function without one is checked by the kit that is named; what has its own examples keeps them."""
+    kit = kit_of("agentloop.events:EventBus", "bus", examples=7)
+    assert isinstance(kit, EventBusKit)
+    assert kit.examples == 7
+
+
+def test_a_wrong_name_ends_the_session(tmp_path: Path) -> None:
+    """It is a usage error, with one line."""
+    ended = session(tmp_path, "--agentloop-kit", "nothing:Store")
+    assert ended.returncode == 4
+    assert "ERROR: --agentloop-kit nothing:Store: there is no module 'nothing'" in ended.stdout + ended.stderr
 
 
 def test_the_plugin_loads_nothing_heavy() -> None:

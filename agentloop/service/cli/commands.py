@@ -44,6 +44,9 @@ ENTRIES: Mapping[str, CommandEntry] = {
     "grants": CommandEntry(
         "agentloop.service.cli.grants", "Show what people have allowed for later calls, allow more, or end it."
     ),
+    "laws": CommandEntry(
+        "agentloop.service.cli.laws", "List the laws of the contracts, or show one and what breaks it."
+    ),
     "mcp": CommandEntry("agentloop.service.cli.mcp", "Serve tools, or an agent, over MCP."),
     "memory": CommandEntry("agentloop.service.cli.memory", "List, export or forget what agents remember."),
     "models": CommandEntry("agentloop.service.cli.models", "List providers and models, and what is known of them."),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from tests.testing.zoo.buses import BUSES
 from tests.testing.zoo.drivers import DRIVERS
 from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
 from tests.testing.zoo.executors import EXECUTORS
 from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
+from tests.testing.zoo.keys import KEYS
+from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.sandboxes import SANDBOXES
 from tests.testing.zoo.stores import STORES
 from tests.testing.zoo.translations import TRANSLATIONS
 from tests.testing.zoo.wire_formats import WIRE_FORMATS
@@ -26,4 +30,8 @@ MEMBERS: tuple[Member, ...] = (
     *INFERENCES,
     *STORES,
     *TRANSLATIONS,
+    *BUSES,
+    *OBJECTS,
+    *KEYS,
+    *SANDBOXES,
 )
