@@ -18,7 +18,7 @@ from agentloop.testing.kit import require
 P = ParamSpec("P")
 T = TypeVar("T")
 
-YIELDING = 53
+YIELDING = 45
 """The number of the law."""
 _WAITS: dict[object, str] = {
     time.sleep: "time.sleep",
@@ -31,7 +31,7 @@ _SOCKET: Any = socket.socket.__base__
 
 
 def refuse_blocking(check: Callable[P, T]) -> Callable[P, T]:
-    """Return a check that fails if an event loop is blocked while it runs (law 53).
+    """Return a check that fails if an event loop is blocked while it runs (law 45).
 
     A profile function sees every call of a built-in function in this thread: of `time.sleep`, of a socket with a timeout, and of the
     resolver of names. Threads may wait. Computations and files are not seen: how long they take depends on the machine.

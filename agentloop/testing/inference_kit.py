@@ -443,7 +443,7 @@ class InferenceKit(Kit):
             await asyncio.sleep(_A_DAY)
             await self._require_answers(model, inference, "a day after requests that failed")
 
-    def law_52(self) -> None:
+    def law_44(self) -> None:
         """Everything in a request is sent, the whole answer is returned, and an error of the model is raised."""
         self._on_model(self._require_whole_answers, RICH_ANSWERS)
         self._on_model(self._require_errors)
@@ -486,7 +486,7 @@ class InferenceKit(Kit):
             said = f"of a request with {name}, what is sent to the model{again} lacks {' '.join(missing)}"
             require(FIDELITY, not missing, said)
 
-    def law_53(self) -> None:
+    def law_45(self) -> None:
         """The event loop runs while the inference waits."""
 
         async def ask(model: AnsweringModel) -> None:

@@ -74,12 +74,13 @@ LAWS: Mapping[int, str] = {
     41: "Testimony: what a tool or a server answered reaches the model, whatever its form; a call that may have run says so.",
     42: "Sessions: the conversation of a session is a sequence of whole turns in the order in which their messages were accepted; none is lost with its process.",
     43: "Grants: a use of a grant is counted if and only if the intent of its call is stored, and once; no more calls use it than it has room for.",
-    52: "Fidelity: what a request, an answer, a result or an error says reaches the other side whole, or is refused by an error.",
-    53: "Yielding: no asynchronous component blocks the event loop: where it waits, others run.",
-    62: "Confinement: a program in a sandbox reads and changes nothing of the host beyond what the sandbox names, and gets none of its variables.",
-    63: "Transfer: bytes that a part is given arrive whole and unchanged or not at all, and what is missing or failed is told.",
-    64: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
-    65: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
+    44: "Fidelity: what a request, an answer, a result or an error says reaches the other side whole, or is refused by an error.",
+    45: "Yielding: no asynchronous component blocks the event loop: where it waits, others run.",
+    46: "Confinement: a program in a sandbox reads and changes nothing of the host beyond what the sandbox names, and gets none of its variables.",
+    47: "Transfer: bytes that a part is given arrive whole and unchanged or not at all, and what is missing or failed is told.",
+    48: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
+    49: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
+    50: "Foreign text: with labels, a call that the words of others may have decided about waits for a person, whatever has carried these words.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

@@ -249,7 +249,7 @@ class ModeKit(Kit):
                 require(39, _is_told(parse(text)), f"{text!r} is a plain answer")
         self.for_all(st.tuples(_SCENARIOS, st.integers(0, 300)), holds)
 
-    def law_52(self) -> None:
+    def law_44(self) -> None:
         """The translation of a request has everything that is in the request."""
 
         def holds(name: str) -> None:

@@ -44,7 +44,7 @@ class ObjectStoreKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (9, 34, 63)
+    laws: tuple[int, ...] = (9, 34, 47)
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ObjectStoreKit(Kit):
 
         self.for_all(st.integers(0, 6), lambda ticks: asyncio.run(cancel(ticks)))
 
-    def law_63(self) -> None:
+    def law_47(self) -> None:
         """An object is read as it was written, whole or not at all, until it is deleted; a missing one is a `KeyError`."""
         steps = st.lists(
             st.tuples(st.sampled_from(["put", "put", "again", "delete", "get"]), st.sampled_from(_KEYS)), max_size=12
@@ -133,7 +133,7 @@ class ObjectStoreKit(Kit):
     async def _require_objects(self, store: CanStoreObjects, keys: set[str], expected: dict[str, bytes]) -> None:
         for key in sorted(keys):
             found, wanted = await _get(store, key), expected.get(key, _MISSING)
-            require(63, found == wanted, f"under {key} is {found!r:.80}, and {wanted!r:.80} should be")
+            require(47, found == wanted, f"under {key} is {found!r:.80}, and {wanted!r:.80} should be")
 
     async def _check_cut(self, ticks: int) -> None:
         """Check that a `put` that is cancelled has stored all or nothing, and takes away nothing that was there."""
@@ -145,7 +145,7 @@ class ObjectStoreKit(Kit):
             await _cancel_after(asyncio.ensure_future(store.put("a/b", data)), ticks)
             allowed = [data] if is_second else [data, _MISSING]
             found = await _get(store, "a/b")
-            require(63, found in allowed, f"after a `put` that was cancelled, the object is {found!r:.80}")
+            require(47, found in allowed, f"after a `put` that was cancelled, the object is {found!r:.80}")
 
     async def _check_many(self) -> None:
         """Check that nothing is deleted but by `delete`."""
@@ -153,7 +153,7 @@ class ObjectStoreKit(Kit):
         for number in range(_MANY):
             await store.put(f"many/{number}", b"%d" % number)
         found = [number for number in range(_MANY) if await _get(store, f"many/{number}") != b"%d" % number]
-        require(63, not found, f"of {_MANY} objects that were stored, those with the numbers {found} are gone")
+        require(47, not found, f"of {_MANY} objects that were stored, those with the numbers {found} are gone")
 
     async def _check_readers(self) -> None:
         """Check that readers see all of an object or none, while it is written twice."""
@@ -162,7 +162,7 @@ class ObjectStoreKit(Kit):
         while not all(writer.done() for writer in writers):
             found = await _get(store, "a/b")
             is_whole = found in (data, _MISSING)
-            require(63, is_whole, f"while an object of {len(data)} bytes was written, it had {len(found)}")
+            require(47, is_whole, f"while an object of {len(data)} bytes was written, it had {len(found)}")
             await asyncio.sleep(0)
         await asyncio.gather(*writers)
 

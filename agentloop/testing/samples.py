@@ -26,7 +26,7 @@ from agentloop.values.parts import Image, Reasoning, Text
 from agentloop.values.serialization import to_json
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolSpec, ToolStatus
 
-FIDELITY = 52
+FIDELITY = 44
 """The number of the law about what has to arrive whole."""
 _LONG = 70_000
 """More characters than a column for texts of 64 KiB, or a line of a log, takes."""

@@ -67,15 +67,15 @@ _CALLING = """bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'; nc -w 1 127.0.0.1 {po
 class SandboxKit(Kit):
     """Checks a sandbox against the laws of `CanSandbox`.
 
-    It runs some thirty commands, with processes of the host besides them. Law 62 tries the plain ways out: files, links,
+    It runs some thirty commands, with processes of the host besides them. Law 46 tries the plain ways out: files, links,
     variables, processes and the network of the host. A sandbox for hostile programs needs more tests than these.
 
     Args:
         factory: creates a sandbox.
-        examples: the number of examples that are tried for law 63; the other laws have a few fixed commands.
+        examples: the number of examples that are tried for law 47; the other laws have a few fixed commands.
     """
 
-    laws: tuple[int, ...] = (9, 19, 31, 34, 62, 63)
+    laws: tuple[int, ...] = (9, 19, 31, 34, 46, 47)
 
     def __init__(self, factory: Callable[[], CanSandbox], *, examples: int = 10) -> None:
         super().__init__(examples=examples)
@@ -171,7 +171,7 @@ class SandboxKit(Kit):
 
         asyncio.run(check())
 
-    def law_62(self) -> None:
+    def law_46(self) -> None:
         """A command reaches no file, variable, process or server of the host, and no link leads to one."""
         attempts = (self._read, self._follow_links, self._change, self._call, self._place_files)
         for attempt in attempts:
@@ -181,19 +181,19 @@ class SandboxKit(Kit):
     async def _read(self, host: _Host) -> None:
         result = await self.factory().run(_attack(_READING, host))
         found = _SECRET.encode() in result.stdout + result.stderr
-        require(62, not found, "a command read a file or a variable of the host")
+        require(46, not found, "a command read a file or a variable of the host")
 
     async def _follow_links(self, host: _Host) -> None:
         result = await self.factory().run(_attack(_LINKING, host))
         found = [path for path, file in result.files.items() if _SECRET.encode() in file.data]
-        require(62, not found, f"the files of the result have a file of the host, as {', '.join(found)}")
+        require(46, not found, f"the files of the result have a file of the host, as {', '.join(found)}")
 
     async def _change(self, host: _Host) -> None:
         await self.factory().run(_attack(_WRITING, host))
         names = sorted(path.name for path in host.folder.iterdir())
         unchanged = names == ["secret"] and host.file.read_text() == _SECRET
-        require(62, unchanged, f"a command changed a folder of the host, which has {names} now")
-        require(62, _is_alive(host.process), "a command ended a process of the host")
+        require(46, unchanged, f"a command changed a folder of the host, which has {names} now")
+        require(46, _is_alive(host.process), "a command ended a process of the host")
 
     async def _call(self, host: _Host) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -201,16 +201,16 @@ class SandboxKit(Kit):
             await self.factory().run(_attack(_CALLING, _Host(host.folder, server.getsockname()[1], host.process)))
             with suppress(BlockingIOError):
                 server.accept()[0].close()
-                require(62, condition=False, reason="a command connected to a server of the host")
+                require(46, condition=False, reason="a command connected to a server of the host")
 
     async def _place_files(self, host: _Host) -> None:
         """A path of a file that leads out of the work folder is refused, or leads nowhere."""
         for path in (f"{host.folder}/new", f"{'../' * 16}{str(host.folder).lstrip('/')}/new"):
             with suppress(AgentLoopError, OSError, ValueError):
                 await self.factory().run(SandboxCommand(["true"], {path: SandboxFile(b"written")}))
-            require(62, not (host.folder / "new").exists(), f"the file {path} of a command was written on the host")
+            require(46, not (host.folder / "new").exists(), f"the file {path} of a command was written on the host")
 
-    def law_63(self) -> None:
+    def law_47(self) -> None:
         """Arguments, input and files come in byte by byte; output, exit code and files come back so."""
         examples = st.sampled_from(_EXPLICIT) | st.tuples(_ARGUMENTS, st.binary(max_size=40), st.binary(max_size=40))
         self.for_all(examples, lambda example: asyncio.run(self._check_bytes(*example)))
@@ -229,10 +229,10 @@ class SandboxKit(Kit):
         }
         for name, value in expected.items():
             found = getattr(result, name)
-            require(63, found == value, f"a command that echoes its input has {name} {found!r}, not {value!r}")
+            require(47, found == value, f"a command that echoes its input has {name} {found!r}, not {value!r}")
         found_files = {path: (file.data, file.executable) for path, file in result.files.items()}
         wanted = {path: (file.data, file.executable) for path, file in files.items()}
-        require(63, found_files == wanted, f"the files {wanted} came back as {found_files}")
+        require(47, found_files == wanted, f"the files {wanted} came back as {found_files}")
 
     async def _check_ends(self) -> None:
         """Check the exit codes of commands, and a file that a command writes."""
@@ -240,11 +240,11 @@ class SandboxKit(Kit):
         for script, code in (("exit 0", 0), ("exit 41", 41), ("kill -9 $$", 137), ("no-such-program-of-the-kit", 127)):
             result = await sandbox.run(_shell(script))
             require(
-                63, result.exit_code == code, f"{script!r} ended with {code}, and the result has {result.exit_code}"
+                47, result.exit_code == code, f"{script!r} ended with {code}, and the result has {result.exit_code}"
             )
         result = await sandbox.run(_shell("mkdir a; printf '\\000\\377' > a/b; rm c", {"c": SandboxFile(b"c")}))
         found = {path: file.data for path, file in result.files.items()}
-        require(63, found == {"a/b": b"\x00\xff"}, f"a command left the file a/b alone, and the result has {found}")
+        require(47, found == {"a/b": b"\x00\xff"}, f"a command left the file a/b alone, and the result has {found}")
 
 
 def _shell(

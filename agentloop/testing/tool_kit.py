@@ -248,7 +248,7 @@ class ToolKit(Kit):
                 raise LawViolation(34, f"{said} does not end") from None
             require(34, again.succeeded, f"{said} {again.status.value}: {again.error_message}")
 
-    def law_53(self) -> None:
+    def law_45(self) -> None:
         """The event loop runs while the tool waits; a tool that blocks uses a thread."""
 
         @refuse_blocking
@@ -361,7 +361,7 @@ class ListenerKit(Kit):
 
         self.for_all(SCENARIOS, holds)
 
-    def law_53(self) -> None:
+    def law_45(self) -> None:
         """The event loop runs while the listener waits."""
 
         @refuse_blocking

@@ -108,7 +108,7 @@ class WireFormatKit(Kit):
         ConfigurationError: there is no answer.
     """
 
-    laws: tuple[int, ...] = (2, 3, 6, 8, 13, 18, 23, 32, 33, 52)
+    laws: tuple[int, ...] = (2, 3, 6, 8, 13, 18, 23, 32, 33, 44)
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class WireFormatKit(Kit):
             requests = [plain.with_tools(_TOOLS).with_tool_choice(choice) for choice in (one, other)]
             self._require_sent("tool_choice", *requests)
 
-    def law_52(self) -> None:
+    def law_44(self) -> None:
         """Everything in a request is encoded or refused, and all texts and calls of an answer are decoded."""
 
         def encodes_all(name: str) -> None:

@@ -41,7 +41,7 @@ def test_an_answer_is_compared_with_what_it_says() -> None:
     for law, other in (
         (6, evolve(decoded, usage=Usage(1, 1))),
         (23, evolve(decoded, finish_reason="length")),
-        (52, decoded.with_parts(decoded.tool_calls)),
+        (44, decoded.with_parts(decoded.tool_calls)),
     ):
         WireFormatKit(Wrapped, [evolve(answer, response=decoded)], examples=1).check(law)
         with pytest.raises(LawViolation) as raised:

@@ -84,7 +84,7 @@ class PlainBus(CanHandleEvents):
 
 
 class StopsAtAnError(PlainBus):
-    """Breaks law 64: listeners after one that raises get nothing."""
+    """Breaks law 48: listeners after one that raises get nothing."""
 
     async def emit(self, event: Event) -> None:
         async with self.lock:
@@ -98,7 +98,7 @@ class StopsAtAnError(PlainBus):
 
 
 class RaisesErrors(PlainBus):
-    """Breaks law 64: the error of a listener reaches the execution."""
+    """Breaks law 48: the error of a listener reaches the execution."""
 
     async def call(self, listener: Any, event: Event) -> None:
         result = listener(event)
@@ -107,7 +107,7 @@ class RaisesErrors(PlainBus):
 
 
 class TriesAgain(PlainBus):
-    """Breaks law 64: a listener that raises gets the event once more."""
+    """Breaks law 48: a listener that raises gets the event once more."""
 
     async def call(self, listener: Any, event: Event) -> None:
         try:
@@ -117,7 +117,7 @@ class TriesAgain(PlainBus):
 
 
 class DropsWhatRaises(PlainBus):
-    """Breaks law 64: a listener that has raised gets no later event."""
+    """Breaks law 48: a listener that has raised gets no later event."""
 
     async def call(self, listener: Any, event: Event) -> None:
         try:
@@ -127,21 +127,21 @@ class DropsWhatRaises(PlainBus):
 
 
 class MatchesSubclasses(PlainBus):
-    """Breaks law 64: a listener of a class gets its subclasses, too."""
+    """Breaks law 48: a listener of a class gets its subclasses, too."""
 
     def listeners(self, kind: type[Event]) -> list[Any]:
         return [listener for _, wanted, listener in self.subscriptions if wanted is None or issubclass(kind, wanted)]
 
 
 class IgnoresKinds(PlainBus):
-    """Breaks law 64: every listener gets every event."""
+    """Breaks law 48: every listener gets every event."""
 
     def listeners(self, kind: type[Event]) -> list[Any]:
         return [listener for _, _, listener in self.subscriptions]
 
 
 class ForgetsListeners(PlainBus):
-    """Breaks law 64: a listener is gone when nothing else refers to it."""
+    """Breaks law 48: a listener is gone when nothing else refers to it."""
 
     def register(self, kind: Any, listener: Any) -> Subscription:
         known = weakref.WeakMethod(listener) if hasattr(listener, "__self__") else weakref.ref(listener)
@@ -154,21 +154,21 @@ class ForgetsListeners(PlainBus):
 
 
 class KeepsCancelledListeners(PlainBus):
-    """Breaks law 64: a cancelled subscription goes on."""
+    """Breaks law 48: a cancelled subscription goes on."""
 
     def cancel(self, subscription: Subscription) -> None:
         """Do nothing."""
 
 
 class CancelsEqualListeners(PlainBus):
-    """Breaks law 64: a listener that is registered twice is cancelled twice at once."""
+    """Breaks law 48: a listener that is registered twice is cancelled twice at once."""
 
     def cancel(self, subscription: Any) -> None:
         self.subscriptions[:] = [each for each in self.subscriptions if each[2] is not subscription.listener]
 
 
 class CancelsOnce(PlainBus):
-    """Breaks law 64: a second `cancel` raises."""
+    """Breaks law 48: a second `cancel` raises."""
 
     def cancel(self, subscription: Subscription) -> None:
         found = [each for each in self.subscriptions if each[0] is subscription]
@@ -176,7 +176,7 @@ class CancelsOnce(PlainBus):
 
 
 class DoesNotWait(PlainBus):
-    """Breaks law 64: `emit` returns while an async listener still handles the event."""
+    """Breaks law 48: `emit` returns while an async listener still handles the event."""
 
     async def emit(self, event: Event) -> None:
         self.emit_soon(event)
@@ -186,21 +186,21 @@ class DoesNotWait(PlainBus):
 
 
 class CallsAtOnce(PlainBus):
-    """Breaks law 64: a listener gets an event while it still handles the one before."""
+    """Breaks law 48: a listener gets an event while it still handles the one before."""
 
     async def emit(self, event: Event) -> None:
         await asyncio.gather(*[self.call(listener, event) for listener in self.listeners(type(event))])
 
 
 class DrainsNothing(PlainBus):
-    """Breaks law 64: `drain` does not wait for what was emitted soon."""
+    """Breaks law 48: `drain` does not wait for what was emitted soon."""
 
     async def drain(self) -> None:
         """Do nothing."""
 
 
 class NewestFirst(PlainBus):
-    """Breaks law 64: events that wait are delivered from the last one on."""
+    """Breaks law 48: events that wait are delivered from the last one on."""
 
     def __init__(self, shared: PlainBus | None = None) -> None:
         super().__init__(shared)
@@ -257,18 +257,18 @@ BUSES: tuple[Member, ...] = (
     _bus(9, CountsTogether),
     _bus(9, HearsItsOwn),
     _bus(34, SwallowsCancellation),
-    _bus(64, StopsAtAnError),
-    _bus(64, RaisesErrors),
-    _bus(64, TriesAgain),
-    _bus(64, DropsWhatRaises),
-    _bus(64, MatchesSubclasses),
-    _bus(64, IgnoresKinds),
-    _bus(64, ForgetsListeners),
-    _bus(64, KeepsCancelledListeners),
-    _bus(64, CancelsEqualListeners),
-    _bus(64, CancelsOnce),
-    _bus(64, DoesNotWait),
-    _bus(64, CallsAtOnce),
-    _bus(64, DrainsNothing),
-    _bus(64, NewestFirst),
+    _bus(48, StopsAtAnError),
+    _bus(48, RaisesErrors),
+    _bus(48, TriesAgain),
+    _bus(48, DropsWhatRaises),
+    _bus(48, MatchesSubclasses),
+    _bus(48, IgnoresKinds),
+    _bus(48, ForgetsListeners),
+    _bus(48, KeepsCancelledListeners),
+    _bus(48, CancelsEqualListeners),
+    _bus(48, CancelsOnce),
+    _bus(48, DoesNotWait),
+    _bus(48, CallsAtOnce),
+    _bus(48, DrainsNothing),
+    _bus(48, NewestFirst),
 )

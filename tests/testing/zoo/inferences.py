@@ -162,7 +162,7 @@ class StaysOpen(Relay):
 
 
 class Apologizes(Relay):
-    """Breaks law 52: an error is an answer."""
+    """Breaks law 44: an error is an answer."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         try:
@@ -172,7 +172,7 @@ class Apologizes(Relay):
 
 
 class DropsTextBesideCalls(Relay):
-    """Breaks law 52: of an answer with calls, the text is dropped."""
+    """Breaks law 44: of an answer with calls, the text is dropped."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         response = await super().infer(request)
@@ -180,7 +180,7 @@ class DropsTextBesideCalls(Relay):
 
 
 class CutsAnswers(Relay):
-    """Breaks law 52: long texts are cut."""
+    """Breaks law 44: long texts are cut."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         response = await super().infer(request)
@@ -189,14 +189,14 @@ class CutsAnswers(Relay):
 
 
 class SendsLastMessages(Relay):
-    """Breaks law 52: only the last ten messages are sent."""
+    """Breaks law 44: only the last ten messages are sent."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         return await super().infer(request.with_messages(request.messages[-10:]))
 
 
 class SendsNoFormat(Relay):
-    """Breaks law 52: after a failure, the request is built anew without the format of the answer."""
+    """Breaks law 44: after a failure, the request is built anew without the format of the answer."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         try:
@@ -206,7 +206,7 @@ class SendsNoFormat(Relay):
 
 
 class BlocksTheLoop(Relay):
-    """Breaks law 53: a pause between requests stops the whole event loop."""
+    """Breaks law 45: a pause between requests stops the whole event loop."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         time.sleep(0.0001)  # noqa: ASYNC251  # the fault
@@ -229,10 +229,10 @@ INFERENCES: tuple[Member, ...] = (
     _inference(34, KeepsLock),
     _inference(34, KeepsPlaces),
     _inference(34, StaysOpen),
-    _inference(52, Apologizes),
-    _inference(52, DropsTextBesideCalls),
-    _inference(52, CutsAnswers),
-    _inference(52, SendsLastMessages),
-    _inference(52, SendsNoFormat),
-    _inference(53, BlocksTheLoop),
+    _inference(44, Apologizes),
+    _inference(44, DropsTextBesideCalls),
+    _inference(44, CutsAnswers),
+    _inference(44, SendsLastMessages),
+    _inference(44, SendsNoFormat),
+    _inference(45, BlocksTheLoop),
 )

@@ -26,7 +26,7 @@ class AsksEachTime:
 
 
 class AsksAtOnce(AsksEachTime):
-    """Breaks law 65: the key is asked for when the function is made, although nobody needs it yet."""
+    """Breaks law 49: the key is asked for when the function is made, although nobody needs it yet."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -35,7 +35,7 @@ class AsksAtOnce(AsksEachTime):
 
 
 class KeepsTheFirst(AsksEachTime):
-    """Breaks law 65: a key that was rotated is still the old one."""
+    """Breaks law 49: a key that was rotated is still the old one."""
 
     key: str = ""
 
@@ -45,7 +45,7 @@ class KeepsTheFirst(AsksEachTime):
 
 
 class FallsBackToTheLast(AsksEachTime):
-    """Breaks law 65: where the source fails, the last key is returned, which was withdrawn."""
+    """Breaks law 49: where the source fails, the last key is returned, which was withdrawn."""
 
     key: str = ""
 
@@ -56,7 +56,7 @@ class FallsBackToTheLast(AsksEachTime):
 
 
 class ReturnsEmptyText(AsksEachTime):
-    """Breaks law 65: a failure is an empty key."""
+    """Breaks law 49: a failure is an empty key."""
 
     async def __call__(self) -> str | Secret:
         try:
@@ -66,7 +66,7 @@ class ReturnsEmptyText(AsksEachTime):
 
 
 class AddsALine(AsksEachTime):
-    """Breaks law 65: the key is what a file has, with the end of its line."""
+    """Breaks law 49: the key is what a file has, with the end of its line."""
 
     async def __call__(self) -> str | Secret:
         return f"{await self.source()}\n"
@@ -162,9 +162,9 @@ KEYS: tuple[Member, ...] = (
     _key(19, RefreshesInTheBackground),
     _key(34, SwallowsCancellation),
     _key(34, KeepsItsLock),
-    _key(65, AsksAtOnce),
-    _key(65, KeepsTheFirst),
-    _key(65, FallsBackToTheLast),
-    _key(65, ReturnsEmptyText),
-    _key(65, AddsALine),
+    _key(49, AsksAtOnce),
+    _key(49, KeepsTheFirst),
+    _key(49, FallsBackToTheLast),
+    _key(49, ReturnsEmptyText),
+    _key(49, AddsALine),
 )

@@ -30,7 +30,7 @@ class Bucket(CanStoreObjects):
 
 
 class WritesInPlace(Bucket):
-    """Breaks law 63: an object is there before all of its data are."""
+    """Breaks law 47: an object is there before all of its data are."""
 
     async def put(self, key: str, data: bytes) -> None:
         self.data[key] = data[: len(data) // 2]
@@ -38,14 +38,14 @@ class WritesInPlace(Bucket):
 
 
 class AppendsParts(Bucket):
-    """Breaks law 63: a second `put` of the same data doubles them."""
+    """Breaks law 47: a second `put` of the same data doubles them."""
 
     async def put(self, key: str, data: bytes) -> None:
         await super().put(key, self.data.get(key, b"") + data)
 
 
 class FlattensKeys(Bucket):
-    """Breaks law 63: a folder in a key becomes part of a name, which is that of another key."""
+    """Breaks law 47: a folder in a key becomes part of a name, which is that of another key."""
 
     async def put(self, key: str, data: bytes) -> None:
         await super().put(key.replace("/", "-"), data)
@@ -58,7 +58,7 @@ class FlattensKeys(Bucket):
 
 
 class ShortensKeys(Bucket):
-    """Breaks law 63: long keys that begin alike are one."""
+    """Breaks law 47: long keys that begin alike are one."""
 
     async def put(self, key: str, data: bytes) -> None:
         await super().put(key[:128], data)
@@ -71,21 +71,21 @@ class ShortensKeys(Bucket):
 
 
 class StoresText(Bucket):
-    """Breaks law 63: data are text."""
+    """Breaks law 47: data are text."""
 
     async def put(self, key: str, data: bytes) -> None:
         await super().put(key, data.decode("utf-8", "replace").encode())
 
 
 class NormalizesLines(Bucket):
-    """Breaks law 63: the ends of lines are those of the machine."""
+    """Breaks law 47: the ends of lines are those of the machine."""
 
     async def put(self, key: str, data: bytes) -> None:
         await super().put(key, data.replace(b"\r\n", b"\n"))
 
 
 class ForgetsEmptyObjects(Bucket):
-    """Breaks law 63: an object without data is none."""
+    """Breaks law 47: an object without data is none."""
 
     async def get(self, key: str) -> bytes:
         data = await super().get(key)
@@ -95,7 +95,7 @@ class ForgetsEmptyObjects(Bucket):
 
 
 class ReturnsNothing(Bucket):
-    """Breaks law 63: an object that is missing looks like an empty one."""
+    """Breaks law 47: an object that is missing looks like an empty one."""
 
     async def get(self, key: str) -> bytes:
         await asyncio.sleep(0)
@@ -103,7 +103,7 @@ class ReturnsNothing(Bucket):
 
 
 class RaisesItsOwnError(Bucket):
-    """Breaks law 63: the error about a missing object is that of a file."""
+    """Breaks law 47: the error about a missing object is that of a file."""
 
     async def get(self, key: str) -> bytes:
         try:
@@ -113,7 +113,7 @@ class RaisesItsOwnError(Bucket):
 
 
 class DeletesFolders(Bucket):
-    """Breaks law 63: with an object, those are deleted whose keys begin like its key."""
+    """Breaks law 47: with an object, those are deleted whose keys begin like its key."""
 
     async def delete(self, key: str) -> None:
         await super().delete(key)
@@ -121,7 +121,7 @@ class DeletesFolders(Bucket):
 
 
 class DeletesOnce(Bucket):
-    """Breaks law 63: a second deletion is an error."""
+    """Breaks law 47: a second deletion is an error."""
 
     async def delete(self, key: str) -> None:
         await asyncio.sleep(0)
@@ -129,14 +129,14 @@ class DeletesOnce(Bucket):
 
 
 class DeletesNothing(Bucket):
-    """Breaks law 63: a deleted object is still there."""
+    """Breaks law 47: a deleted object is still there."""
 
     async def delete(self, key: str) -> None:
         """Do nothing."""
 
 
 class EvictsOldObjects(Bucket):
-    """Breaks law 63: only the newest objects are kept."""
+    """Breaks law 47: only the newest objects are kept."""
 
     async def put(self, key: str, data: bytes) -> None:
         await super().put(key, data)
@@ -145,14 +145,14 @@ class EvictsOldObjects(Bucket):
 
 
 class PutsLater(Bucket):
-    """Breaks law 63: when `put` returns, the object is still on its way."""
+    """Breaks law 47: when `put` returns, the object is still on its way."""
 
     async def put(self, key: str, data: bytes) -> None:
         self.last = asyncio.ensure_future(super().put(key, data))
 
 
 class LeavesHalves(Bucket):
-    """Breaks law 63: a `put` that is cancelled leaves what it had written."""
+    """Breaks law 47: a `put` that is cancelled leaves what it had written."""
 
     async def put(self, key: str, data: bytes) -> None:
         try:
@@ -163,7 +163,7 @@ class LeavesHalves(Bucket):
 
 
 class DropsOnCancellation(Bucket):
-    """Breaks law 63: a second `put` that is cancelled takes away what the first one stored."""
+    """Breaks law 47: a second `put` that is cancelled takes away what the first one stored."""
 
     async def put(self, key: str, data: bytes) -> None:
         try:
@@ -209,20 +209,20 @@ OBJECTS: tuple[Member, ...] = (
     _objects(9, SharesItsBuffer),
     _objects(9, RemembersTheKey),
     _objects(34, SwallowsCancellation),
-    _objects(63, WritesInPlace),
-    _objects(63, AppendsParts),
-    _objects(63, FlattensKeys),
-    _objects(63, ShortensKeys),
-    _objects(63, StoresText),
-    _objects(63, NormalizesLines),
-    _objects(63, ForgetsEmptyObjects),
-    _objects(63, ReturnsNothing),
-    _objects(63, RaisesItsOwnError),
-    _objects(63, DeletesFolders),
-    _objects(63, DeletesOnce),
-    _objects(63, DeletesNothing),
-    _objects(63, EvictsOldObjects),
-    _objects(63, PutsLater),
-    _objects(63, LeavesHalves),
-    _objects(63, DropsOnCancellation),
+    _objects(47, WritesInPlace),
+    _objects(47, AppendsParts),
+    _objects(47, FlattensKeys),
+    _objects(47, ShortensKeys),
+    _objects(47, StoresText),
+    _objects(47, NormalizesLines),
+    _objects(47, ForgetsEmptyObjects),
+    _objects(47, ReturnsNothing),
+    _objects(47, RaisesItsOwnError),
+    _objects(47, DeletesFolders),
+    _objects(47, DeletesOnce),
+    _objects(47, DeletesNothing),
+    _objects(47, EvictsOldObjects),
+    _objects(47, PutsLater),
+    _objects(47, LeavesHalves),
+    _objects(47, DropsOnCancellation),
 )

@@ -28,7 +28,7 @@ _PROCESSES = Path("/proc")
 
 
 class RunsOnTheHost(CanSandbox):
-    """Breaks law 62: a folder of its own is all that separates a command from the host. The classes below break one law more."""
+    """Breaks law 46: a folder of its own is all that separates a command from the host. The classes below break one law more."""
 
     environment: ClassVar[Mapping[str, str]] = {"PATH": os.defpath, "HOME": "/nowhere"}
 
@@ -202,14 +202,14 @@ class WaitsForever(RunsOnTheHost):
 
 
 class AlwaysSucceeds(RunsOnTheHost):
-    """Breaks law 63: every command that ends has ended well."""
+    """Breaks law 47: every command that ends has ended well."""
 
     def result(self, folder: Path, code: int, stdout: bytes, stderr: bytes) -> SandboxResult:
         return super().result(folder, 0, stdout, stderr)
 
 
 class DecodesOutput(RunsOnTheHost):
-    """Breaks law 63: output is text, with signs of replacement for other bytes."""
+    """Breaks law 47: output is text, with signs of replacement for other bytes."""
 
     def result(self, folder: Path, code: int, stdout: bytes, stderr: bytes) -> SandboxResult:
         texts = [each.decode("utf-8", "replace").encode() for each in (stdout, stderr)]
@@ -217,28 +217,28 @@ class DecodesOutput(RunsOnTheHost):
 
 
 class StripsOutput(RunsOnTheHost):
-    """Breaks law 63: spaces around the output are no part of it."""
+    """Breaks law 47: spaces around the output are no part of it."""
 
     def result(self, folder: Path, code: int, stdout: bytes, stderr: bytes) -> SandboxResult:
         return super().result(folder, code, stdout.strip(), stderr.strip())
 
 
 class MixesStreams(RunsOnTheHost):
-    """Breaks law 63: errors are output."""
+    """Breaks law 47: errors are output."""
 
     def result(self, folder: Path, code: int, stdout: bytes, stderr: bytes) -> SandboxResult:
         return super().result(folder, code, stdout + stderr, b"")
 
 
 class IgnoresInput(RunsOnTheHost):
-    """Breaks law 63: the standard input is empty."""
+    """Breaks law 47: the standard input is empty."""
 
     async def feed(self, process: Process, command: SandboxCommand) -> None:
         await super().feed(process, evolve(command, stdin=b""))
 
 
 class UsesAShell(RunsOnTheHost):
-    """Breaks law 63: a shell reads the arguments once more."""
+    """Breaks law 47: a shell reads the arguments once more."""
 
     def arguments(self, command: SandboxCommand) -> Sequence[str]:
         program, *others = command.arguments
@@ -246,7 +246,7 @@ class UsesAShell(RunsOnTheHost):
 
 
 class WritesText(RunsOnTheHost):
-    """Breaks law 63: the files of a command are written as text."""
+    """Breaks law 47: the files of a command are written as text."""
 
     def write(self, folder: Path, command: SandboxCommand) -> None:
         files = {
@@ -257,7 +257,7 @@ class WritesText(RunsOnTheHost):
 
 
 class ForgetsPermissions(RunsOnTheHost):
-    """Breaks law 63: no file can be run."""
+    """Breaks law 47: no file can be run."""
 
     def write(self, folder: Path, command: SandboxCommand) -> None:
         files = {name: evolve(file, executable=False) for name, file in command.files.items()}
@@ -283,7 +283,7 @@ def _sandbox(law: int, sandbox: Callable[[], CanSandbox]) -> Member:
 
 @frozen(kw_only=True)
 class SharesTheNetwork(BubblewrapSandbox):
-    """Breaks law 62: commands have the network of the host."""
+    """Breaks law 46: commands have the network of the host."""
 
     def arguments(self, folder: str) -> list[str]:
         return [*BubblewrapSandbox.arguments(self, folder), "--share-net"]
@@ -303,7 +303,7 @@ class Wraps(CanSandbox):
 
 
 class PassesTheEnvironment(Wraps):
-    """Breaks law 62: the command has the variables of the process."""
+    """Breaks law 46: the command has the variables of the process."""
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         variables = [f"{name}={value}" for name, value in os.environ.items() if name != "PATH"]
@@ -311,7 +311,7 @@ class PassesTheEnvironment(Wraps):
 
 
 class FollowsLinks(Wraps):
-    """Breaks law 62: a link that the command leaves is returned as the file of the host that it points to."""
+    """Breaks law 46: a link that the command leaves is returned as the file of the host that it points to."""
 
     script = '"$@"; code=$?; for each in *; do [ -L "$each" ] && readlink "$each" > ".$each"; done; exit $code'
 
@@ -324,7 +324,7 @@ class FollowsLinks(Wraps):
 
 
 class PutsFilesItself(Wraps):
-    """Breaks law 62: an absolute path of a file is one of the host."""
+    """Breaks law 46: an absolute path of a file is one of the host."""
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         with tempfile.TemporaryDirectory() as folder:
@@ -342,7 +342,7 @@ WITH_HOLES: Mapping[str, Callable[[CanSandbox], CanSandbox]] = {
     "FollowsLinks": FollowsLinks,
     "PutsFilesItself": PutsFilesItself,
 }
-"""By name, what breaks law 62 and no other; each is made of a sandbox that can run here."""
+"""By name, what breaks law 46 and no other; each is made of a sandbox that can run here."""
 
 SANDBOXES: tuple[Member, ...] = (
     _sandbox(9, SharesItsFolder),
@@ -354,13 +354,13 @@ SANDBOXES: tuple[Member, ...] = (
     _sandbox(31, WaitsForever),
     _sandbox(34, RunsOnWhenCancelled),
     _sandbox(34, SwallowsCancellation),
-    _sandbox(62, RunsOnTheHost),
-    _sandbox(63, AlwaysSucceeds),
-    _sandbox(63, DecodesOutput),
-    _sandbox(63, StripsOutput),
-    _sandbox(63, MixesStreams),
-    _sandbox(63, IgnoresInput),
-    _sandbox(63, UsesAShell),
-    _sandbox(63, WritesText),
-    _sandbox(63, ForgetsPermissions),
+    _sandbox(46, RunsOnTheHost),
+    _sandbox(47, AlwaysSucceeds),
+    _sandbox(47, DecodesOutput),
+    _sandbox(47, StripsOutput),
+    _sandbox(47, MixesStreams),
+    _sandbox(47, IgnoresInput),
+    _sandbox(47, UsesAShell),
+    _sandbox(47, WritesText),
+    _sandbox(47, ForgetsPermissions),
 )

@@ -119,7 +119,7 @@ class AcceptsEveryCall(PlainMode):
 
 
 class CutsResults(PlainMode):
-    """Breaks law 52: of a result, 200 characters are rendered."""
+    """Breaks law 44: of a result, 200 characters are rendered."""
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         def cut(execution: ToolExecution) -> ToolExecution:
@@ -163,7 +163,7 @@ class StaysBusy(Toy):
 
 
 class SleepsInTheLoop(Toy):
-    """Breaks law 53: the event loop waits with the tool."""
+    """Breaks law 45: the event loop waits with the tool."""
 
     async def use(self, *_: Any, items: list[int]) -> Any:
         time.sleep(0.001)  # noqa: ASYNC251  # the fault
@@ -171,7 +171,7 @@ class SleepsInTheLoop(Toy):
 
 
 def sleeps_in_the_loop(event: Event) -> None:
-    """Breaks law 53: every event stops the event loop for a moment."""
+    """Breaks law 45: every event stops the event loop for a moment."""
     time.sleep(0.0001)
 
 
@@ -192,9 +192,9 @@ TRANSLATIONS: tuple[Member, ...] = (
     _mode(9, KeepsParsedByLength),
     _mode(12, FlattensArguments),
     _mode(17, AcceptsEveryCall),
-    _mode(52, CutsResults),
+    _mode(44, CutsResults),
     _tool(14, InsertsAgain, lambda: list(ROWS)),
     _tool(34, StaysBusy),
-    _tool(53, SleepsInTheLoop),
-    Member(sleeps_in_the_loop, 53, lambda examples: ListenerKit(lambda: sleeps_in_the_loop, examples=examples)),
+    _tool(45, SleepsInTheLoop),
+    Member(sleeps_in_the_loop, 45, lambda examples: ListenerKit(lambda: sleeps_in_the_loop, examples=examples)),
 )

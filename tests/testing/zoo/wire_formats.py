@@ -309,7 +309,7 @@ class TakesTheLimitForTheEnd(ChangesResponses):
 
 
 class DropsErrors(Wrapped):
-    """Breaks law 52: the result of a call that failed is empty."""
+    """Breaks law 44: the result of a call that failed is empty."""
 
     def change_body(self, body: dict[str, Any]) -> None:
         for message in body["messages"]:
@@ -318,7 +318,7 @@ class DropsErrors(Wrapped):
 
 
 class CutsResults(Wrapped):
-    """Breaks law 52: long results are cut."""
+    """Breaks law 44: long results are cut."""
 
     def change_body(self, body: dict[str, Any]) -> None:
         for message in body["messages"]:
@@ -327,7 +327,7 @@ class CutsResults(Wrapped):
 
 
 class FlattensArguments(Wrapped):
-    """Breaks law 52: arguments that are no scalars are sent as texts."""
+    """Breaks law 44: arguments that are no scalars are sent as texts."""
 
     def change_body(self, body: dict[str, Any]) -> None:
         for message in body["messages"]:
@@ -340,7 +340,7 @@ class FlattensArguments(Wrapped):
 
 
 class DropsDescriptions(Wrapped):
-    """Breaks law 52: tools are sent without their descriptions."""
+    """Breaks law 44: tools are sent without their descriptions."""
 
     def change_body(self, body: dict[str, Any]) -> None:
         for tool in body.get("tools", ()):
@@ -348,14 +348,14 @@ class DropsDescriptions(Wrapped):
 
 
 class DropsTextBesideCalls(ChangesResponses):
-    """Breaks law 52: of an answer with calls, the text is dropped."""
+    """Breaks law 44: of an answer with calls, the text is dropped."""
 
     def change(self, response: InferenceResponse) -> InferenceResponse:
         return response.with_parts(response.tool_calls or response.parts)
 
 
 class DecodesTheFirstCall(ChangesResponses):
-    """Breaks law 52: of several calls, the first one is decoded."""
+    """Breaks law 44: of several calls, the first one is decoded."""
 
     def change(self, response: InferenceResponse) -> InferenceResponse:
         dropped = response.tool_calls[1:]
@@ -409,10 +409,10 @@ WIRE_FORMATS: tuple[Member, ...] = (
     _member(8, KeepsSystemPrompt),
     _member(23, TakesEveryEndForNormal),
     _member(23, TakesTheLimitForTheEnd),
-    _member(52, DropsErrors),
-    _member(52, CutsResults),
-    _member(52, FlattensArguments),
-    _member(52, DropsDescriptions),
-    _member(52, DropsTextBesideCalls),
-    _member(52, DecodesTheFirstCall),
+    _member(44, DropsErrors),
+    _member(44, CutsResults),
+    _member(44, FlattensArguments),
+    _member(44, DropsDescriptions),
+    _member(44, DropsTextBesideCalls),
+    _member(44, DecodesTheFirstCall),
 )
