@@ -8,7 +8,14 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+# Agents on simulated machines, with faults from seeds. The results are added up in build/simulation.json, and another call with a higher end
+# goes on behind the seeds that it has: `make simulate SEEDS=0:100000 SCENARIO=agents`.
+SEEDS ?= 0:1000
+SCENARIO ?= recovery
+simulate: $(VENV)/ready
+	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
+
+.PHONY: simulate demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes

@@ -45,13 +45,13 @@ async def check_each(journal: CanJournal, execution_id: str | None = None) -> As
         heads = [] if head is None else [head]
     else:
         heads = list(await journal.list())
-    histories = dict[str, History]()
+    histories = dict[str, RecordHistory]()
     for head in heads:
         # The head is read again: a running execution has grown since the list was read.
         newest, records = await journal.head(head.execution_id), await journal.read(head.execution_id)
         if newest is None:
             continue  # deleted meanwhile
-        history = histories[head.execution_id] = History(newest)
+        history = histories[head.execution_id] = RecordHistory(newest)
         for finding in history.check(records[: newest.record_count]):
             yield finding
     if execution_id is None:
@@ -60,7 +60,7 @@ async def check_each(journal: CanJournal, execution_id: str | None = None) -> As
 
 
 @define
-class History:
+class RecordHistory:
     """The records of one execution in the words of the model.
 
     Attributes:
@@ -184,7 +184,7 @@ def _settled_inside(call: PendingCall) -> Iterator[str]:
 # --- how executions fit together --------------------------------------------------------------------------------------
 
 
-def check_trees(histories: Mapping[str, History]) -> Iterator[JournalFinding]:
+def check_trees(histories: Mapping[str, RecordHistory]) -> Iterator[JournalFinding]:
     """Yield what is wrong between executions: agents without the call that started them, and outcomes that two calls reuse.
 
     Args:

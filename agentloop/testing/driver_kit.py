@@ -499,7 +499,7 @@ class DriverKit(Kit):
             answers = {response.text.strip() for response in received if not response.finish_reason.is_incomplete}
             said = f"the model ended {'with an error' if finish is None else f'by {finish.value!r}'}"
             is_complete = state.status is ExecutionStatus.COMPLETED
-            is_normal = not is_complete or state.final_text.strip() in answers
+            is_normal = not is_complete or (state.final_text or "").strip() in answers
             require(23, is_normal, f"{said}, and the execution is completed with the answer {state.final_text!r}")
             ran = [] if is_answer else bench.ledger.calls
             require(23, not ran or len(ran) == len(acting[0].calls), f"{said} in its calls, and of them ran {ran}")
@@ -574,9 +574,10 @@ class DriverKit(Kit):
         scenario = Scenario(turns=(ScriptedTurn(text),))
         state = self._run(scenario).state
         if scenario.has_models and self.max_inferences_per_step == 1 and state.status is ExecutionStatus.COMPLETED:
-            same = state.final_text.strip() == text.strip()
-            difference = f"the model answered {text!r:.80}, and the execution has {state.final_text!r:.80}"
-            require(35, same, f"{difference} ({len(text)} and {len(state.final_text)} characters)")
+            answer = state.final_text or ""
+            difference = f"the model answered {text!r:.80}, and the execution has {answer!r:.80}"
+            same = answer.strip() == text.strip()
+            require(35, same, f"{difference} ({len(text)} and {len(answer)} characters)")
 
     def law_38(self) -> None:
         """A stop signal that a step receives stays in its state, and the settings of the driver are in its requests."""

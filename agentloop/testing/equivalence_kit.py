@@ -54,7 +54,7 @@ class EquivalenceKit(Kit):
         scenarios: the model's decisions; None for `valid_scenarios("stop")`.
     """
 
-    laws: tuple[int, ...] = 12
+    laws: tuple[int, ...] = (12,)
 
     def __init__(
         self,

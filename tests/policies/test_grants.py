@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -296,11 +296,12 @@ async def test_a_grant_is_given_before_any_call_waits() -> None:
         """Run a command."""
         return command
 
-    for wrong, match in (
+    refused: list[tuple[Callable[[], Awaitable[object]], str]] = [
         (lambda: give_grant(journal, shell, Grant()), "runs code"),
         (lambda: give_grant(None, ledger.tool, Grant()), "kept in a journal"),
         (lambda: give_grant(journal, ledger.tool, Grant(), owner="x" * 201), "at most 200 characters"),
-    ):
+    ]
+    for wrong, match in refused:
         with pytest.raises(ConfigurationError, match=match):
             await wrong()
     assert len(await journal.grants()) == 1

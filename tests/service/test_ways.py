@@ -300,23 +300,28 @@ WAYS = {
 }
 
 
+def look(turn: Mapping[str, ToolExecution]) -> Any:
+    """Return what a tool has seen in a turn."""
+    return turn["look"].value
+
+
 def name(seen: Seen, _: Column) -> None:
     """The record and the code inside of a run know the name of the agent."""
     assert [head.agent_name for head in seen.heads] == [desk.NAME] * 2
-    assert [turn["look"].value["agent"] for turn in seen.outcomes] == [desk.NAME] * 2
+    assert [look(turn)["agent"] for turn in seen.outcomes] == [desk.NAME] * 2
 
 
 def dependencies(seen: Seen, _: Column) -> None:
     """The dependencies are made for each run."""
     ids = [head.execution_id for head in seen.heads]
-    assert [turn["look"].value["desk"] for turn in seen.outcomes] == ids
+    assert [look(turn)["desk"] for turn in seen.outcomes] == ids
     assert len(set(ids)) == 2
 
 
 def principal(seen: Seen, column: Column) -> None:
     """Tools know who asks where a token says so; elsewhere nobody is known, and nobody is made up."""
     expected = None if column.asks is None else dict(zip(("name", "tenant"), column.asks, strict=True))
-    assert [turn["look"].value["asks"] for turn in seen.outcomes] == [expected] * 2
+    assert [look(turn)["asks"] for turn in seen.outcomes] == [expected] * 2
     found = [principal_of(state) for state in seen.turns]
     assert [each and (each.name, each.tenant) for each in found] == [column.asks] * 2
 

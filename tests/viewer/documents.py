@@ -44,6 +44,7 @@ def long_trace(steps: int) -> Trace:
         "agent_id": "agent_1",
         "agent_name": "",
         "parent_agent_id": None,
+        "principal": None,
         "number": 1,
         "caller": None,
         "forked_from": None,

@@ -53,6 +53,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     "run": CommandEntry("agentloop.service.cli.run", "Answer a question with a model and your tools."),
     "runs": CommandEntry("agentloop.service.cli.runs", "Inspect, resume and verify recorded executions."),
     "serve": CommandEntry("agentloop.service.cli.serve", "Serve an agent over HTTP."),
+    "simulate": CommandEntry("agentloop.service.cli.simulate", "Run agents on simulated machines that fail."),
     "skills": CommandEntry("agentloop.service.cli.skills", "List skills, check them, or lock their content."),
     "submit": CommandEntry("agentloop.service.cli.cluster", "Queue an execution for the workers."),
     "tools": CommandEntry("agentloop.service.cli.tools", "List tools and ensembles, or check their definitions."),

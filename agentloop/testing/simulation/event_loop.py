@@ -192,6 +192,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Task[Any]:
         context: Context = options.pop("context", None) or copy_context()
+        if (machine := _MACHINE.get()) is not None and _MACHINE not in context:
+            context.run(_MACHINE.set, machine)  # a task with a fresh context is one of the same process
         task: Task[Any] = Task(coro, loop=loop, context=context, **options)
         self._all.append((task, context))
         return task

@@ -9,13 +9,13 @@ from attrs import field, frozen
 
 from agentloop.durable.journal import Journal
 from agentloop.durable.memory_journal import MemoryJournal
-from agentloop.durable.record_check import History, check_trees
+from agentloop.durable.record_check import RecordHistory, check_trees
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import suggest
 from agentloop.testing.simulation.event_loop import Stuck, dropping_quietly
 from agentloop.testing.simulation.faults import ALL_FAULTS, PlannedFault, SimulatedFault, plan_faults, shrink
 from agentloop.testing.simulation.scenarios import PURE, SCENARIOS, SimulatedScenario
-from agentloop.testing.simulation.world import World
+from agentloop.testing.simulation.world import SimulatedWorld
 from agentloop.values.tool_calls import ToolExecution
 
 STORAGES = ("memory", "sqlite")
@@ -86,9 +86,9 @@ def simulate(
 
 
 def _simulate(seed: int, kind: type[SimulatedScenario], storage: str, plan: Sequence[PlannedFault]) -> SimulatedRun:
-    world = World(seed, plan, storage=storage)
+    world = SimulatedWorld(seed, plan, storage=storage)
     running = kind(world)
-    histories = dict[str, History]()
+    histories = dict[str, RecordHistory]()
 
     async def run() -> None:
         try:
@@ -138,17 +138,19 @@ def _scenario_of(scenario: str | type[SimulatedScenario]) -> type[SimulatedScena
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-async def _read(store: Journal) -> Mapping[str, History]:
-    histories = dict[str, History]()
+async def _read(store: Journal) -> Mapping[str, RecordHistory]:
+    histories = dict[str, RecordHistory]()
     for head in await store.list():
-        history = histories[head.execution_id] = History(head)
+        history = histories[head.execution_id] = RecordHistory(head)
         history.found = [finding.problem for finding in history.check(await store.read(head.execution_id))]
     if not isinstance(store, MemoryJournal):
         await store.aclose()
     return histories
 
 
-def _problems(histories: Mapping[str, History], world: World, running: SimulatedScenario) -> Iterator[str]:
+def _problems(
+    histories: Mapping[str, RecordHistory], world: SimulatedWorld, running: SimulatedScenario
+) -> Iterator[str]:
     for execution_id, history in histories.items():
         yield from [f"{execution_id}: {problem}" for problem in history.found]
     yield from [f"{finding.execution_id}: {finding.problem}" for finding in check_trees(histories)]
@@ -187,7 +189,7 @@ def _untold(key: str, outcomes: Mapping[str, ToolExecution]) -> Iterator[str]:
         yield f"the call {key} had its effect, and nobody is told"
 
 
-def _outcomes(histories: Mapping[str, History]) -> Mapping[str, ToolExecution]:
+def _outcomes(histories: Mapping[str, RecordHistory]) -> Mapping[str, ToolExecution]:
     return {
         execution.key: execution
         for history in histories.values()

@@ -20,7 +20,7 @@ from agentloop.errors import ConfigurationError, DecisionError, JournalConflict
 from agentloop.interception.rules import RequireApproval
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.random_inference import RandomInference
-from agentloop.testing.simulation.world import Worker, World
+from agentloop.testing.simulation.world import SimulatedWorker, SimulatedWorld
 from agentloop.tools.decorator import tool
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
@@ -54,8 +54,8 @@ class SimulatedScenario(ABC):
     has_ledger: bool = True
     """Whether its tools note their effects in the ledger."""
 
-    def __init__(self, world: World) -> None:
-        self.world: World = world
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.world: SimulatedWorld = world
         self.random: Random = Random(f"scenario of {world.seed}")  # noqa: S311  # not for secrets
 
     async def prepare(self) -> None:
@@ -63,7 +63,7 @@ class SimulatedScenario(ABC):
         return
 
     @abstractmethod
-    async def work(self, worker: Worker) -> None:
+    async def work(self, worker: SimulatedWorker) -> None:
         """Look for work once, on one machine, and do it."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class SimulatedModel(CanInfer):
         inference: the model.
     """
 
-    def __init__(self, worker: Worker, inference: CanInfer) -> None:
+    def __init__(self, worker: SimulatedWorker, inference: CanInfer) -> None:
         self._worker, self._inference = worker, inference
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
@@ -114,7 +114,7 @@ class ScriptedModel(CanInfer):
         script: the tools that it calls, step by step.
     """
 
-    def __init__(self, worker: Worker, script: Script) -> None:
+    def __init__(self, worker: SimulatedWorker, script: Script) -> None:
         self._worker, self._script = worker, script
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
@@ -126,8 +126,13 @@ class ScriptedModel(CanInfer):
         if number >= len(self._script):
             return InferenceResponse((Text("done"),), usage=Usage(1, 1))
         names = self._script[number]
-        calls = [ToolCall(f"c{number}_{place}", name, f'{{"text": "{place}"}}') for place, name in enumerate(names)]
+        calls = [ToolCall(f"c{number}_{place}", name, _arguments(name, place)) for place, name in enumerate(names)]
         return InferenceResponse(tuple(calls), usage=Usage(1, 1))
+
+
+def _arguments(name: str, place: int) -> str:
+    """Return the arguments of a call; two neighbors of one tool are equal, as forks may reuse their outcomes for each other."""
+    return '{"task": "go"}' if name == "helper" else f'{{"text": "{place // 2}"}}'
 
 
 @frozen(eq=False)
@@ -138,7 +143,7 @@ class WorkerTools:
         worker: the process.
     """
 
-    worker: Worker
+    worker: SimulatedWorker
 
     def all(self) -> list[Tool]:
         """Return the tools: with an effect, repeatable, pure, with a memory, with a time limit, in a thread."""
@@ -199,10 +204,11 @@ class WorkerTools:
             return Happened("booked") if worker.world.ledger.effects[context.idempotency_key] else DidNotHappen()
 
 
-async def _take_time(worker: Worker) -> None:
+async def _take_time(worker: SimulatedWorker) -> None:
     await asyncio.sleep(worker.world.random.choice((0.0, 0.0, 0.05, 2.0)))
 
 
+_POLICIES = (InDoubt.TELL, InDoubt.SUSPEND)
 PURE = frozenset({"look"})
 """The tools without an effect: what they did need not be told."""
 _NAMES = ("pay", "pay", "note", "look", "book", "hurry", "print_label")
@@ -211,7 +217,7 @@ _NAMES = ("pay", "pay", "note", "look", "book", "hurry", "print_label")
 # --- executions -------------------------------------------------------------------------------------------------------
 
 
-class Recovery(SimulatedScenario):
+class RecoveryScenario(SimulatedScenario):
     """Executions whose calls have effects: any machine starts them, and any machine recovers them.
 
     Attributes:
@@ -222,29 +228,29 @@ class Recovery(SimulatedScenario):
 
     names: Sequence[str] = _NAMES
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         random = self.random
         count = random.randint(1, 3)
         self.scripts: Mapping[str, Script] = {f"x{number}": self.script(3) for number in range(count)}
         self.inner: Script = self.script(2, [name for name in self.names if name != "helper"])
         self.policy: InDoubt = InDoubt.TELL
-        self._loops: dict[tuple[Worker, str], AgentLoop] = {}
-        self._tools: dict[Worker, list[Tool]] = {}
+        self._loops: dict[tuple[SimulatedWorker, str], AgentLoop] = {}
+        self._tools: dict[SimulatedWorker, list[Tool]] = {}
 
     def script(self, most: int, names: Sequence[str] = ()) -> Script:
         """Return a random script of at most so many steps."""
         random, names = self.random, names or self.names
         return [[random.choice(names) for _ in range(random.randint(1, 3))] for _ in range(random.randint(1, most))]
 
-    def loop_of(self, worker: Worker, execution_id: str) -> AgentLoop:
+    def loop_of(self, worker: SimulatedWorker, execution_id: str) -> AgentLoop:
         """Return the loop of an execution, as one machine has it."""
         known = self._loops.get((worker, execution_id))
         if known is None:
             known = self._loops[worker, execution_id] = self._make_loop(worker, self.scripts[execution_id])
         return known
 
-    def _make_loop(self, worker: Worker, script: Script) -> AgentLoop:
+    def _make_loop(self, worker: SimulatedWorker, script: Script) -> AgentLoop:
         tools = self._tools[worker] = self._tools.get(worker) or WorkerTools(worker).all()
         guards = [RequireApproval(["ask"])]
         if "helper" in self.names:
@@ -266,7 +272,7 @@ class Recovery(SimulatedScenario):
             ids=worker.ids,
         )
 
-    async def work(self, worker: Worker) -> None:
+    async def work(self, worker: SimulatedWorker) -> None:
         """Start what has not started, recover what was interrupted, and decide what waits."""
         heads = {head.execution_id: head for head in await worker.journal.list()}
         ids = sorted(self.scripts)
@@ -283,7 +289,7 @@ class Recovery(SimulatedScenario):
             except JournalConflict:
                 continue  # another machine has it
 
-    async def decide(self, worker: Worker, loop: AgentLoop, execution_id: str) -> None:
+    async def decide(self, worker: SimulatedWorker, loop: AgentLoop, execution_id: str) -> None:
         """Decide about some of the calls that wait, as a person does."""
         records = verify_records(await worker.journal.read(execution_id), execution_id)
         state = fold_records(records, execution_id).state
@@ -311,45 +317,48 @@ class Recovery(SimulatedScenario):
         self._store = self.world.open_store()
 
 
-class Approvals(Recovery):
-    """As `Recovery`, with calls that somebody has to approve, and calls in doubt that wait for a decision."""
+class ApprovalScenario(RecoveryScenario):
+    """As `RecoveryScenario`, with calls that somebody has to approve, and calls in doubt that wait for a decision."""
 
     names = (*_NAMES, "ask", "ask", "ask")
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self.policy = InDoubt.SUSPEND
 
 
-class SubAgents(Recovery):
-    """As `Approvals`, with calls that agents serve, whose own calls have effects and wait for decisions."""
+class AgentScenario(RecoveryScenario):
+    """As `ApprovalScenario`, with calls that agents serve, whose own calls have effects and wait for decisions."""
 
     names = (*_NAMES, "ask", "helper", "helper", "helper")
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self.policy = self.random.choice((InDoubt.TELL, InDoubt.SUSPEND))
+        self.policy = self.random.choice(_POLICIES)
 
 
-class Deletion(SubAgents):
-    """As `SubAgents`, while somebody deletes executions, which then start anew: nothing of the former one may be left."""
+class DeletionScenario(RecoveryScenario):
+    """As `AgentScenario`, while somebody deletes executions, which then start anew: nothing of the former one may be left."""
 
-    def __init__(self, world: World) -> None:
+    names = AgentScenario.names
+
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
+        self.policy = self.random.choice(_POLICIES)
         self.left: int = self.random.randint(1, 4)
 
-    async def work(self, worker: Worker) -> None:
+    async def work(self, worker: SimulatedWorker) -> None:
         """Delete an execution now and then; do the work of the others."""
-        if self.left and self.random.random() < 0.3:  # noqa: PLR2004  # now and then
-            self.left -= 1
+        roots = [head.execution_id for head in await worker.journal.list() if head.execution_id in self.scripts]
+        if self.left and roots and self.random.random() < 0.3:  # noqa: PLR2004  # now and then
             try:
-                await worker.journal.delete(self.random.choice(sorted(self.scripts)))
+                self.left -= await worker.journal.delete(self.random.choice(sorted(roots)))
             except JournalConflict:
                 return  # a machine drives it
         await super().work(worker)
 
 
-class Forks(Recovery):
+class ForkScenario(RecoveryScenario):
     """Forks of an execution that has ended: they reuse its effects, and machines recover them."""
 
     names = ("pay", "note", "look", "pay")
@@ -358,7 +367,7 @@ class Forks(Recovery):
         """Run the source to its end, and fork it."""
         await super().prepare()
         self.scripts = {"x0": self.scripts["x0"]}
-        worker = Worker(self.world, "origin")
+        worker = SimulatedWorker(self.world, "origin")
         await self.loop_of(worker, "x0").execute("go", execution_id="x0")
         self._before = dict(self.world.ledger.effects)
         for number in range(self.random.randint(1, 2)):
@@ -376,16 +385,16 @@ class Forks(Recovery):
         return [f"a fork repeats an effect of its source: {key}" for key in repeated]
 
 
-class Sessions(Recovery):
+class SessionScenario(RecoveryScenario):
     """One session, to which several machines bring messages: each is answered once, in the order in which they were accepted."""
 
     machines = 2
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self.scripts = {f"x{number}": () for number in range(self.random.randint(2, 4))}
 
-    async def work(self, worker: Worker) -> None:
+    async def work(self, worker: SimulatedWorker) -> None:
         """Bring one of the messages that were not answered, again and again until it is."""
         heads = {head.execution_id: head for head in await worker.journal.list()}
         ids = [each for each in sorted(self.scripts) if each not in heads or not heads[each].status.is_terminal]
@@ -434,27 +443,29 @@ def scenario_of(loop: AgentLoop) -> type[SimulatedScenario]:
         each.name for each in loop.tools if each.spec.effect is Effect.EFFECT and not isinstance(each, CanReconcileCall)
     ]
 
-    class OfLoop(Recovery):
+    class OfLoop(RecoveryScenario):
         unrepeatable = frozenset(checked)
         has_ledger = False
 
-        def loop_of(self, worker: Worker, execution_id: str) -> AgentLoop:  # noqa: ARG002  # one loop for all
+        def loop_of(self, worker: SimulatedWorker, execution_id: str) -> AgentLoop:  # noqa: ARG002  # one loop for all
             model = SimulatedModel(worker, RandomInference(self.world.seed))
-            parts = {"journal": worker.journal, "clock": worker.clock, "ids": worker.ids}
-            return loop.replace(driver=evolve(driver, inference=model), in_doubt=self.random.choice(_POLICIES), **parts)
+            return loop.replace(
+                driver=evolve(driver, inference=model),
+                in_doubt=self.random.choice(_POLICIES),
+                journal=worker.journal,
+                clock=worker.clock,
+                ids=worker.ids,
+            )
 
     return OfLoop
 
 
-_POLICIES = (InDoubt.TELL, InDoubt.SUSPEND)
-
-
 SCENARIOS: Mapping[str, type[SimulatedScenario]] = {
-    "recovery": Recovery,
-    "approvals": Approvals,
-    "agents": SubAgents,
-    "deletion": Deletion,
-    "forks": Forks,
-    "sessions": Sessions,
+    "recovery": RecoveryScenario,
+    "approvals": ApprovalScenario,
+    "agents": AgentScenario,
+    "deletion": DeletionScenario,
+    "forks": ForkScenario,
+    "sessions": SessionScenario,
 }
 """The scenarios of the package, by name."""

@@ -25,7 +25,7 @@ _DOUBT = "doubt"
 
 
 @frozen
-class Protocol:
+class SmallProtocol:
     """The parts of the protocol, each of which can be left out.
 
     Attributes:
@@ -52,7 +52,7 @@ class Protocol:
 
 
 @frozen
-class Bounds:
+class SmallBounds:
     """How much may happen in a world.
 
     Attributes:
@@ -84,7 +84,7 @@ History: TypeAlias = tuple[Move, ...]
 
 
 @frozen
-class Driver:
+class SmallDriver:
     """A process that may drive the executions.
 
     Attributes:
@@ -99,7 +99,7 @@ class Driver:
 
 
 @frozen
-class World:
+class SmallWorld:
     """A state of the world.
 
     Attributes:
@@ -117,7 +117,7 @@ class World:
         is_deleted: whether the execution was deleted.
     """
 
-    drivers: tuple[Driver, ...]
+    drivers: tuple[SmallDriver, ...]
     chains: tuple[History, ...]
     holder: int = -1
     token: int = 0
@@ -151,7 +151,7 @@ class Exploration:
     problems: dict[str, int]
 
 
-def explore(protocol: Protocol, bounds: Bounds, *, limit: int = 400_000) -> Exploration:
+def explore(protocol: SmallProtocol, bounds: SmallBounds, *, limit: int = 400_000) -> Exploration:
     """Visit every state that a world can reach.
 
     Args:
@@ -162,7 +162,7 @@ def explore(protocol: Protocol, bounds: Bounds, *, limit: int = 400_000) -> Expl
     Raises:
         RuntimeError: there are more states than the limit.
     """
-    first = World((Driver(), Driver()), ((),) * (2 if bounds.has_agent else 1))
+    first = SmallWorld((SmallDriver(), SmallDriver()), ((),) * (2 if bounds.has_agent else 1))
     depths, queue = {first: 0}, deque([first])
     problems, moves, ends = dict[str, int](), 0, 0
     rules = _Rules()
@@ -202,7 +202,7 @@ class _Rules:
         return self._known[history]
 
 
-def _problems(world: World, bounds: Bounds, rules: _Rules) -> Iterator[str]:
+def _problems(world: SmallWorld, bounds: SmallBounds, rules: _Rules) -> Iterator[str]:
     for chain in world.chains:
         yield from rules.judge(chain)[1]
     working = world.chains[-1]
@@ -235,7 +235,7 @@ def _has_ended(chain: History) -> bool:
 # --- what can happen --------------------------------------------------------------------------------------------------
 
 
-def _moves(world: World, protocol: Protocol, bounds: Bounds) -> Iterator[World]:
+def _moves(world: SmallWorld, protocol: SmallProtocol, bounds: SmallBounds) -> Iterator[SmallWorld]:
     yield from _surroundings(world, protocol, bounds)
     for index, driver in enumerate(world.drivers):
         step = _Step(world, index, driver, protocol, bounds)
@@ -244,7 +244,7 @@ def _moves(world: World, protocol: Protocol, bounds: Bounds) -> Iterator[World]:
         yield from step.next()
 
 
-def _surroundings(world: World, protocol: Protocol, bounds: Bounds) -> Iterator[World]:
+def _surroundings(world: SmallWorld, protocol: SmallProtocol, bounds: SmallBounds) -> Iterator[SmallWorld]:
     """Yield what others do: the storage, senders, people, somebody who deletes."""
     if world.holder >= 0 and world.expiries < bounds.expiries:
         yield evolve(world, holder=-1, expiries=world.expiries + 1)
@@ -275,13 +275,13 @@ class _Step:
         bounds: what may happen.
     """
 
-    world: World
+    world: SmallWorld
     index: int
-    driver: Driver
-    protocol: Protocol
-    bounds: Bounds
+    driver: SmallDriver
+    protocol: SmallProtocol
+    bounds: SmallBounds
 
-    def next(self) -> Iterator[World]:
+    def next(self) -> Iterator[SmallWorld]:
         """Yield the worlds after each thing that the driver may do."""
         world, driver = self.world, self.driver
         if not driver.token:
@@ -296,22 +296,22 @@ class _Step:
         else:
             yield from self.work()
 
-    def claimed(self) -> World:
+    def claimed(self) -> SmallWorld:
         """Return the world in which the driver has claimed the execution, and has read it."""
         world, token = self.world, self.world.token + 1
-        return self.put(Driver(token, world.chains), holder=self.index, token=token)
+        return self.put(SmallDriver(token, world.chains), holder=self.index, token=token)
 
-    def gone(self, **changes: int) -> World:
+    def gone(self, **changes: int) -> SmallWorld:
         """Return the world without the driver: its claim ends with it."""
         holder = -1 if self.world.holder == self.index else self.world.holder
-        return self.put(Driver(), holder=holder, **changes)
+        return self.put(SmallDriver(), holder=holder, **changes)
 
-    def put(self, driver: Driver, **changes: Any) -> World:
+    def put(self, driver: SmallDriver, **changes: Any) -> SmallWorld:
         """Return the world with a changed driver."""
         drivers = tuple([driver if place == self.index else each for place, each in enumerate(self.world.drivers)])
         return evolve(self.world, drivers=drivers, **changes)
 
-    def append(self, chain: int, *moves: Move, doing: str = "", **changes: Any) -> Iterator[World]:
+    def append(self, chain: int, *moves: Move, doing: str = "", **changes: Any) -> Iterator[SmallWorld]:
         """Yield what comes of an append: stored, stored with a lost answer, or refused."""
         world, driver = self.world, self.driver
         held = world.holder == self.index and driver.token == world.token
@@ -328,7 +328,7 @@ class _Step:
 
     # --- the work ---------------------------------------------------------------------------------------------------
 
-    def work(self) -> Iterator[World]:
+    def work(self) -> Iterator[SmallWorld]:
         """Yield what the driver does by what it knows."""
         top = self.driver.seen[0]
         if not top:
@@ -340,7 +340,7 @@ class _Step:
         else:
             yield from self.work_in(0, CALLER)
 
-    def work_as_caller(self) -> Iterator[World]:
+    def work_as_caller(self) -> Iterator[SmallWorld]:
         """Yield what the driver does with a caller whose only call an agent serves."""
         top, below = self.driver.seen
         model = _model(top)
@@ -364,7 +364,7 @@ class _Step:
             waits = (WaitingCall(PARENT_CALL, "outer", inner=_model(below).waiting),)
             yield from self.append(0, Move(kind=RecordKind.EXECUTION_SUSPENDED, step=1, waiting=waits))
 
-    def settle_caller(self, model: ExecutionModel) -> Iterator[World]:
+    def settle_caller(self, model: ExecutionModel) -> Iterator[SmallWorld]:
         """Yield the end of a caller whose agent has ended."""
         call = model.call(PARENT_CALL)
         if call is not None and not call.has_outcome:
@@ -378,7 +378,7 @@ class _Step:
         digest = "" if waiting is None else waiting.digest
         return Move(kind=RecordKind.DECISION_USED, key=key, digest=digest, permits=True)
 
-    def work_in(self, chain: int, execution_id: str) -> Iterator[World]:
+    def work_in(self, chain: int, execution_id: str) -> Iterator[SmallWorld]:
         """Yield what the driver does with the execution that makes the call with the effect."""
         model, history = _model(self.driver.seen[chain]), self.driver.seen[chain]
         key = f"{execution_id}/1/0"
@@ -395,7 +395,7 @@ class _Step:
             yield from self.take_messages(model)
         yield from self.go_on(chain, key, model, history)
 
-    def resume(self, chain: int, key: str, model: ExecutionModel) -> Iterator[World]:
+    def resume(self, chain: int, key: str, model: ExecutionModel) -> Iterator[SmallWorld]:
         """Yield the resumption of a suspended execution, once somebody has decided."""
         if not self.world.decisions:
             return
@@ -403,7 +403,7 @@ class _Step:
         left = 0 if self.protocol.binds_decisions else self.world.decisions
         yield from self.append(chain, used, Move(kind=RecordKind.EXECUTION_RESUMED), decisions=left)
 
-    def take_messages(self, model: ExecutionModel) -> Iterator[World]:
+    def take_messages(self, model: ExecutionModel) -> Iterator[SmallWorld]:
         """Yield the delivery of a command: its message is recorded, and then it is finished."""
         if not self.world.commands:
             return
@@ -415,7 +415,7 @@ class _Step:
             sent = Move(kind=RecordKind.MESSAGES_SENT, messages=(_MESSAGE,), command=known)
             yield from self.append(0, sent, doing="finish")
 
-    def go_on(self, chain: int, key: str, model: ExecutionModel, history: History) -> Iterator[World]:
+    def go_on(self, chain: int, key: str, model: ExecutionModel, history: History) -> Iterator[SmallWorld]:
         """Yield the next record of an execution that runs."""
         call, kinds = model.call(key), {move.kind for move in history}
         if model.messages and self.protocol.takes_all:
@@ -440,7 +440,7 @@ class _Step:
         keys = [f"{CALLER}/1/1", *([] if self.protocol.reuses_once else [f"{CALLER}/1/0"])]
         return next((key for key in keys if model.call(key) is None), "")
 
-    def after_interruption(self, chain: int, key: str) -> Iterator[World]:
+    def after_interruption(self, chain: int, key: str) -> Iterator[SmallWorld]:
         """Yield what becomes of a call that has started and whose outcome nobody knows."""
         if self.bounds.suspends_doubt and self.world.made < self.bounds.approvals:
             waiting = (WaitingCall(key, f"doubt {len(self.driver.seen[chain])}"),)

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from agentloop.contracts.can_journal import Claim
+from agentloop.durable.held_claims import HeldClaim
 from agentloop.durable.journal import Journal
 from agentloop.errors import JournalError
-from agentloop.testing.journal_network import DistantClaim
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
@@ -26,14 +26,14 @@ class Network(Protocol):
     async def way(self, place: str) -> None:
         """Take the time of a request that asks for nothing."""
 
-    def claimed(self, claim: DistantClaim) -> None:
+    def claimed(self, claim: MachineClaim) -> None:
         """Note a claim of the machine."""
 
     def give_up(self, claim: Claim) -> None:
         """Let the storage end a claim after some time, since its release has not arrived."""
 
-    def deleted(self, execution_id: str) -> None:
-        """Note that an execution is deleted now."""
+    def deleted(self, execution_id: str, left: Sequence[str]) -> None:
+        """Note that an execution is deleted now, and which executions below it are left."""
 
 
 class MachineJournal(Journal):
@@ -53,7 +53,7 @@ class MachineJournal(Journal):
 
     async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to the chain of an execution."""
-        held = claim.storage_claim if isinstance(claim, DistantClaim) else claim
+        held = claim.storage_claim if isinstance(claim, MachineClaim) else claim
         await self._network.request("journal.append", lambda: self._store.append(head, records, held))
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
@@ -85,9 +85,9 @@ class MachineJournal(Journal):
 
     async def claim(self, execution_id: str) -> Claim:
         """Claim the right to append to an execution."""
-        made: list[DistantClaim] = []
+        made: list[MachineClaim] = []
 
-        async def ask() -> DistantClaim:
+        async def ask() -> MachineClaim:
             stored = await self._store.claim(execution_id)
             made.append(MachineClaim(stored, self._network))
             self._network.claimed(made[0])
@@ -107,7 +107,9 @@ class MachineJournal(Journal):
         async def ask() -> bool:
             was_there = await self._store.delete(execution_id)
             if was_there:
-                self._network.deleted(execution_id)
+                left = await self._store.list(prefix=f"{execution_id}/")
+                is_gone = await self._store.head(execution_id) is None
+                self._network.deleted(execution_id, [head.execution_id for head in left] if is_gone else [])
             return was_there
 
         return await self._network.request("journal.delete", ask)
@@ -141,7 +143,7 @@ class MachineJournal(Journal):
         """Leave the storage open: other machines use it."""
 
 
-class MachineClaim(DistantClaim):
+class MachineClaim(HeldClaim):
     """A claim of a machine; one whose release is cancelled, or does not arrive, ends nevertheless, some time later.
 
     Args:
@@ -150,16 +152,20 @@ class MachineClaim(DistantClaim):
     """
 
     def __init__(self, storage_claim: Claim, network: Network) -> None:
-        super().__init__(storage_claim, lambda: network.way("journal.release"))
+        super().__init__(storage_claim.execution_id, storage_claim.token)
+        self.storage_claim: Claim = storage_claim
         self._network = network
 
     async def release(self) -> None:
-        """Release the claim."""
+        """Release the claim, unless it is lost: then the storage has given it up."""
+        if self.is_lost:
+            return
         try:
-            await super().release()
+            await self._network.way("journal.release")
         except BaseException:
             self._network.give_up(self.storage_claim)
             raise
+        await self.storage_claim.release()
 
 
 def run_now(call: Coroutine[Any, Any, T]) -> T:

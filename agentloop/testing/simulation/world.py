@@ -23,10 +23,9 @@ from agentloop.durable.journal import Journal
 from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
 from agentloop.errors import JournalError, ProviderUnavailable
-from agentloop.testing.journal_network import DistantClaim
 from agentloop.testing.simulation.event_loop import Machine, MachineClock, SeededIds, SimulatedLoop
 from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault
-from agentloop.testing.simulation.storage import MachineJournal, run_now
+from agentloop.testing.simulation.storage import MachineClaim, MachineJournal, run_now
 
 T = TypeVar("T")
 
@@ -41,7 +40,7 @@ _ARMED = frozenset(
 
 
 @define(eq=False)
-class Ledger:
+class EffectLedger:
     """What tools really did, whatever anybody has recorded of it.
 
     Attributes:
@@ -58,7 +57,7 @@ class Ledger:
             del self.effects[key]
 
 
-class World:
+class SimulatedWorld:
     """What a simulation consists of.
 
     Args:
@@ -85,25 +84,25 @@ class World:
         self.random: Random = Random(f"world of {seed}")  # noqa: S311  # not for secrets
         self.loop: SimulatedLoop = SimulatedLoop(Random(f"order of {seed}"))  # noqa: S311  # not for secrets
         self.loop.after_step = self._after_step
-        self.ledger: Ledger = Ledger()
+        self.ledger: EffectLedger = EffectLedger()
         self.hits: Counter[tuple[str, str]] = Counter()
         self.log: list[str] = []
         self.problems: list[str] = []
-        self.workers: list[Worker] = []
+        self.workers: list[SimulatedWorker] = []
         self.expiries: int = 0
         self.cancelled: list[tuple[Machine, asyncio.Task[None]]] = []
         self.is_over: bool = False
-        self._by_machine: dict[Machine, Worker] = {}
+        self._by_machine: dict[Machine, SimulatedWorker] = {}
         self._plan = sorted(plan, key=lambda fault: fault.at, reverse=True)
         self._armed: list[PlannedFault] = []
         self._steps = 0
-        self._start: Callable[[Worker], Coroutine[Any, Any, None]] | None = None
+        self._start: Callable[[SimulatedWorker], Coroutine[Any, Any, None]] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="agentloop-simulation-")) if storage == "sqlite" else None
         self._memory = MemoryJournal()
 
     # --- machines ---------------------------------------------------------------------------------------------------
 
-    def start_workers(self, count: int, work: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
+    def start_workers(self, count: int, work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]]) -> None:
         """Start machines; each looks for work again and again, and another one replaces it when it dies.
 
         Args:
@@ -116,7 +115,7 @@ class World:
 
     def _start_worker(self) -> None:
         assert self._start is not None  # noqa: S101  # set above
-        worker = Worker(self, f"m{len(self.workers) + 1}")
+        worker = SimulatedWorker(self, f"m{len(self.workers) + 1}")
         self.workers.append(worker)
         self._by_machine[worker.machine] = worker
         worker.machine.start(worker.run(self._start))
@@ -155,7 +154,7 @@ class World:
                 return
             self._plan.pop()
 
-    def _occurs(self, fault: PlannedFault, worker: Worker) -> bool:
+    def _occurs(self, fault: PlannedFault, worker: SimulatedWorker) -> bool:
         """Let a fault occur; return False if it has to wait for another opportunity."""
         kind, machine = fault.kind, worker.machine
         if kind in _ARMED:
@@ -220,7 +219,7 @@ class World:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Worker:
+class SimulatedWorker:
     """A process on a machine of its own: it has a clock, ids, and a way to the storage.
 
     Args:
@@ -238,22 +237,22 @@ class Worker:
         losses: the ids of executions whose claim it was told to have lost, each with the time.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimulatedWorld, name: str) -> None:
         self.world = world
         self.machine: Machine = Machine(name, world.loop)
         self.clock: MachineClock = MachineClock(world.loop, world.random.choice((1.0, 0.999, 1.001)))
         self.clock.shift = world.random.choice((0.0, 0.0, -2.0, 3.0))
         self.ids: SeededIds = SeededIds(Random(f"ids of {name} in {world.seed}"))  # noqa: S311  # not for secrets
-        self.claims: list[DistantClaim] = []
+        self.claims: list[MachineClaim] = []
         self.is_cut: bool = False
         self._store = world.open_store()
         self.journal: MachineJournal = MachineJournal(self._store, self)
         self._job: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"Worker({self.machine.name!r})"
+        return f"SimulatedWorker({self.machine.name!r})"
 
-    async def run(self, work: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
+    async def run(self, work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]]) -> None:
         """Look for work again and again."""
         world = self.world
         while True:
@@ -309,7 +308,7 @@ class Worker:
 
     # --- the network ------------------------------------------------------------------------------------------------
 
-    def claimed(self, claim: DistantClaim) -> None:
+    def claimed(self, claim: MachineClaim) -> None:
         """Note a claim that the storage has given to this worker."""
         world = self.world
         world.note(
@@ -322,8 +321,9 @@ class Worker:
         world = self.world
         world.loop.call_outside(world.random.choice(_EXPIRIES), lambda: run_now(claim.release()))
 
-    def deleted(self, execution_id: str) -> None:
-        """Note that an execution is deleted now."""
+    def deleted(self, execution_id: str, left: Sequence[str]) -> None:
+        """Note that an execution is deleted now, and which executions below it are left."""
+        self.world.problems += [f"{execution_id} is deleted, and {each} is left" for each in left]
         self.world.note(f"{execution_id} is deleted")
         self.world.ledger.forget(execution_id)
 

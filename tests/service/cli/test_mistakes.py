@@ -405,6 +405,12 @@ MISTAKES = [
         2,
         "there is no execution nope; `agentloop runs list --journal good.db` lists",
     ),
+    ("simulate --seeds 5:2", 2, "--seeds takes A:B, where B is larger than A"),
+    ("simulate --seeds x", 2, "--seeds takes A:B, such as 0:100, or one number"),
+    ("simulate --scenario odd", 2, "Invalid value for '--scenario': 'odd' is not one of"),
+    ("simulate --faults crash", 2, "'crash' is not a fault; write kind@step:seconds"),
+    ("simulate --app loopapp.py:nothing", 2, "there is no 'nothing' in"),
+    ("simulate --results text.db", 2, "the results in text.db cannot be read"),
     ("runs verify --journal text.db", 1, "the file is not a SQLite database, or its beginning is"),
     (
         "runs export nope --journal good.db",

@@ -10,11 +10,28 @@ from random import Random
 
 import pytest
 
+from agentloop import AgentLoop, ScriptedInference, tool
 from agentloop.errors import ConfigurationError
 from agentloop.testing.simulation.event_loop import Machine, SimulatedLoop, Stuck
 from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault, plan_faults, shrink
-from agentloop.testing.simulation.runs import simulate
-from agentloop.testing.simulation.scenarios import SCENARIOS
+from agentloop.testing.simulation.runs import shrink_run, simulate
+from agentloop.testing.simulation.scenarios import SCENARIOS, scenario_of
+from agentloop.testing.simulation.summary import SimulationSummary
+from tests.testing.simulation.liars import LIARS
+
+
+@tool(effect="pure")
+def remind(what: str) -> str:
+    """Remind."""
+    return what
+
+
+@tool
+async def buy(count: int) -> str:
+    """Buy."""
+    await asyncio.sleep(0.5)
+    return f"bought {count}"
+
 
 pytestmark = pytest.mark.unmonitored  # of machines that crash, no event says so, and a deleted execution starts anew
 
@@ -53,6 +70,63 @@ def test_nothing_is_wrong_in_many_seeds(scenario: str) -> None:
     """As above, with many seeds."""
     runs = [simulate(seed, scenario) for seed in range(500)]
     assert not [(run.seed, run.problems) for run in runs if run.problems]
+
+
+@pytest.mark.parametrize("name", LIARS)
+def test_planted_defects_are_found(name: str) -> None:
+    """Each defect is found within its number of seeds, and not in the package without it."""
+    liar = LIARS[name]
+    with liar.lies():
+        runs = (simulate(seed, liar.scenario) for seed in range(liar.seeds))
+        found = next((run for run in runs if any(liar.finds in problem for problem in run.problems)), None)
+    assert found is not None, f"not found in {liar.seeds} seeds"
+    assert not simulate(found.seed, liar.scenario).problems
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", LIARS)
+def test_planted_defects_are_found_from_any_seed_on(name: str) -> None:
+    """Other seeds find each defect, too, and the plan of faults shrinks to one that still does."""
+    liar = LIARS[name]
+    with liar.lies():
+        runs = (simulate(seed, liar.scenario) for seed in range(10_000, 10_000 + 5 * liar.seeds))
+        found = next((run for run in runs if any(liar.finds in problem for problem in run.problems)), None)
+        assert found is not None
+        smallest = shrink_run(found, liar.scenario)
+    assert smallest.problems
+    assert set(smallest.plan) <= set(found.plan)
+
+
+def test_a_loop_of_ones_own_is_simulated() -> None:
+    """The tools of a loop run on the machines, with another model."""
+    kind = scenario_of(AgentLoop.for_model(ScriptedInference("never asked"), tools=[remind, buy]))
+    runs = [simulate(seed, kind) for seed in range(6)]
+    assert not [run.problems for run in runs if run.problems]
+    assert sum(run.records for run in runs) > 50
+
+
+def test_summaries_add_up() -> None:
+    """The sum of runs has their numbers, says what never occurred, and is read again as it was written."""
+    summary = SimulationSummary()
+    for seed in range(3):
+        summary.add(simulate(seed), 0.5)
+    assert (summary.runs, summary.next_seed, summary.cpu_seconds) == (3, 3, 1.5)
+    assert summary.rate == summary.executions / 1.5
+    assert SimulationSummary.from_plain(summary.to_plain()) == summary
+    head, *rows = summary.table()
+    assert [row[0] for row in rows] == [kind.value for kind in SimulatedFault]
+    assert sum(int(cell) for row in rows for cell in row[1:] if cell) == summary.hits.total()
+    assert head[1] == "inference"
+    assert "pause" in summary.never_hit() or any(kind == "pause" for kind, _ in summary.hits)
+
+
+def test_a_fault_is_written_and_read() -> None:
+    """The text of a fault is that of a command line."""
+    fault = PlannedFault(62, SimulatedFault.CRASH, 40.0)
+    assert str(fault) == "crash@62:40"
+    assert PlannedFault.parse("crash@62:40") == fault
+    with pytest.raises(ConfigurationError, match="is not a fault"):
+        PlannedFault.parse("boom@1:2")
 
 
 def test_a_crash_runs_no_finally() -> None:

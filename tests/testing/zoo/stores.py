@@ -65,7 +65,10 @@ class DeletesFirst(MemoryStore):
     """Breaks law 36: a transition that raises loses the state."""
 
     async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
-        state = await super().update(namespace, key, now, lambda state: Update(None, now, state))
+        def take(state: Any) -> Update[Any, Any]:
+            return Update(None, now, state)
+
+        state = await super().update(namespace, key, now, take)
         return await super().update(namespace, key, now, lambda _: transition(state))
 
 
