@@ -21,13 +21,8 @@ NAMES = {
     "agentloop.compilers": 5,
     "agentloop.contracts": 43,
     "agentloop.drivers": 9,
-<<<<<<< HEAD
     "agentloop.durable": 32,
     "agentloop.errors": 72,
-=======
-    "agentloop.durable": 33,
-    "agentloop.errors": 71,
->>>>>>> sim
     "agentloop.events": 71,
     "agentloop.executors": 8,
     "agentloop.interception": 27,
@@ -40,11 +35,7 @@ NAMES = {
     "agentloop.service.server": 10,
     "agentloop.service.telemetry": 4,
     "agentloop.service.trace": 6,
-<<<<<<< HEAD
     "agentloop.testing": 51,
-=======
-    "agentloop.testing": 57,
->>>>>>> sim
     "agentloop.toolkits": 6,
     "agentloop.tools": 10,
     "agentloop.values": 90,

@@ -104,7 +104,7 @@ class Kit:
         shrinks: whether the smallest failing case is looked for; without it, the first one is reported.
     """
 
-    laws: tuple[int, ...] = (,)
+    laws: tuple[int, ...] = ()
     sentences: ClassVar[Mapping[int, str]] = MappingProxyType({})
     shrinks: bool = True
 
