@@ -53,6 +53,7 @@ ONE_CHILD: dict[str, str] = {
 PUBLIC_FILES: dict[str, str] = {
     "service/cli/completion.py main": "the description of the commands, which the package carries",
     "service/cli/main.py open_null_device": "the null device",
+    "testing/sandbox_kit.py _host": "what a command in a sandbox must not reach, whoever it runs as",
     "toolkits/sandboxes/archive.py pack": "bytes in memory",
     "toolkits/sandboxes/bubblewrap.py _write_limits": "files of a control group",
     "toolkits/sandboxes/guard.py _write": "files of the kernel, and of a sandbox",

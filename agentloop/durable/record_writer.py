@@ -96,28 +96,28 @@ class RecordWriter:
         redacted = self.redact(body)
         is_unmasked = redacted is body
         body = body if is_unmasked else {**redacted, REDACTED: True}
-        self.put_text(kind, format_json(body).decode(), status=status, step_count=step_count)
+        self.put_redacted(kind, body, status=status, step_count=step_count)
         return is_unmasked
 
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a body as the journal stores it, with secrets masked; the same object when it holds none."""
         return self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
 
-    def put_text(
+    def put_redacted(
         self,
         kind: RecordKind,
-        body: str,
+        body: dict[str, Any] | str,
         *,
         status: ExecutionStatus | None = None,
         step_count: int | None = None,
     ) -> None:
-        """Add a record whose body is text, in which no secret is left; otherwise as `put`."""
+        """Add a record in whose body, as JSON or as its text, no secret is left; otherwise as `put`."""
         head = self.head
         record = chain_record(
             head.execution_id,
             head.record_count + 1,
             kind,
-            body,
+            body if isinstance(body, str) else format_json(body).decode(),
             at=self.clock.now(),
             previous_hash=head.last_hash,
         )

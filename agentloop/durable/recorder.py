@@ -603,7 +603,7 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
             self._open_writer.put(RecordKind.EXECUTION_STARTED, body)
             return
         text, kept = join_texts(body, messages, kept)
-        self._open_writer.put_text(RecordKind.EXECUTION_STARTED, text)
+        self._open_writer.put_redacted(RecordKind.EXECUTION_STARTED, text)
         texts.keep(state.agent_id, kept)
 
     def _record_resumption(self, state: AgentState) -> None:

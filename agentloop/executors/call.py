@@ -18,7 +18,6 @@ from agentloop.tools.fitting import defaults_of_call
 from agentloop.values.bounds import Bounds
 from agentloop.values.decisions import Approve, Decision, PendingCall
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
-from agentloop.values.labels import Label
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolResult, ToolStatus
 
@@ -158,11 +157,6 @@ class Call:
         """The effect of its tool; that of an unknown tool is assumed to be the worst."""
         return self.tool.spec.effect if self.tool is not None else Effect.EFFECT
 
-    @property
-    def label(self) -> Label | None:
-        """Who had a part in the decision to make it; None where nothing is labeled."""
-        return self.layers[0].label if self.layers else None  # labels are outermost
-
     def prepare(self, toolbox: Toolbox, bounds: Bounds) -> ReadyTool:
         """Look up the tool, and prepare the arguments as the tool accepts them.
 
@@ -199,7 +193,7 @@ class Call:
             suspension=self.suspensions + 1,
             definition="" if self.tool is None else self.tool.spec.definition,
             defaults=self.defaults,
-            label=self.label,
+            label=self.layers[0].label if self.layers else None,  # labels are outermost
         )
 
     @property

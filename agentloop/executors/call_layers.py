@@ -97,10 +97,12 @@ class CallLayer:
 
     Attributes:
         hooks: the names of the hooks that the class overrides.
+        label: who had a part in the decision to make the call, if the layer knows; only the outermost layer is asked.
     """
 
     __slots__ = ()
     hooks: ClassVar[frozenset[str]] = frozenset()
+    label: ClassVar[Label | None] = None
 
     def __init_subclass__(cls) -> None:
         cls.hooks = frozenset([name for name in _HOOKS if getattr(cls, name) is not getattr(CallLayer, name)])
@@ -109,11 +111,6 @@ class CallLayer:
     def wraps_tool(self) -> bool:
         """Whether the layer acts on this call while its tool runs, or in place of it. Such a call gets a task of its own."""
         return not self.hooks.isdisjoint(_WRAPPERS)
-
-    @property
-    def label(self) -> Label | None:
-        """Who had a part in the decision to make the call, if the layer knows; only the outermost layer is asked."""
-        return None
 
     # --- before the tool runs -----------------------------------------------------------------------------------
 

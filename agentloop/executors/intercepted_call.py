@@ -158,7 +158,7 @@ class _InterceptedCall(CallLayer):
             ensemble=batch.runtime.toolbox.group_name(call.call.name),
             preceding=call.preceding + batch.nested_count,
             runs_code=ready.policy.runs_code or ready.calls_tools,
-            label=call.label,
+            label=call.layers[0].label,
             is_agent=ready.is_agent,
         )
 

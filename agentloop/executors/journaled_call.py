@@ -414,7 +414,7 @@ class JournaledCall(CallLayer):
             effect=call.effect,
             at=self._now(),
             requested=requested,
-            label=call.label,
+            label=call.layers[0].label,
         )
 
     def _now(self) -> datetime:

@@ -89,18 +89,13 @@ def _has_own_leaves(value: JsonValue, own: tuple[str, ...], name: str) -> bool:
 
 
 class _LabeledCall(CallLayer):
-    __slots__ = ("_call", "_is_labeled", "_label", "_labeling")
+    __slots__ = ("_call", "_is_labeled", "_labeling", "label")
 
     def __init__(self, call: Call, labeling: Labeling, label: Label, *, is_labeled: bool) -> None:
         self._call = call
         self._labeling = labeling
-        self._label = label
+        self.label: Label = label  # type: ignore[misc]  # of the class in other layers
         self._is_labeled = is_labeled
-
-    @property
-    def label(self) -> Label:
-        """Who had a part in the decision to make the call."""
-        return self._label
 
     async def end(self, outcome: CallOutcome) -> CallOutcome:
         """Label the outcome before it is recorded."""

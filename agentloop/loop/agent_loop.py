@@ -125,6 +125,7 @@ class _TwoTypes:
     if not TYPE_CHECKING:  # type variables of Python 3.11 have no defaults
 
         def __class_getitem__(cls, types: Any) -> Any:
+            """Return the class with these types."""
             return super().__class_getitem__(types if isinstance(types, tuple) else (types, Any))
 
 

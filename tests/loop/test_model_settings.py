@@ -232,7 +232,7 @@ def declared_keys(name: str) -> list[str]:
     own = [
         line.target.id for line in node.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
     ]
-    return [*own, *[key for base in node.bases for key in declared_keys(ast.unparse(base))]]
+    return [*own, *[key for base in node.bases for key in declared_keys(ast.unparse(base).partition("[")[0])]]
 
 
 @pytest.mark.parametrize("options", [ModelOptions, FileOptions, LoopChanges])

@@ -44,7 +44,7 @@ def long_trace(steps: int) -> Trace:
         "agent_id": "agent_1",
         "agent_name": "",
         "parent_agent_id": None,
-        "principal": None,
+        "principal": "",
         "number": 1,
         "caller": None,
         "forked_from": None,

@@ -47,9 +47,8 @@ from agentloop.service.server.ag_ui import AgUiEvents, start_run
 from agentloop.service.server.executions import CanRunExecutions, LocalExecutions
 from agentloop.service.server.grants import list_grants, revoke_grant
 from agentloop.service.server.openapi import openapi_document
-from agentloop.service.server.operations import Operations, ServerLimits
+from agentloop.service.server.operations import Operations, ServerLimits, delete_own_session
 from agentloop.service.server.record_events import QUEUED, ServerEvent
-from agentloop.service.server.sessions import delete_own_session
 from agentloop.service.server.traces import TraceOperations
 from agentloop.values.json import format_json, parse_json
 

@@ -16,10 +16,10 @@ from agentloop.durable.exits import Exit
 from agentloop.durable.fold import MANY_RECORDS, state_at
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import fork
-from agentloop.durable.sessions import agent_of_session
+from agentloop.durable.sessions import SessionQueue, agent_of_session, delete_session
 from agentloop.errors import ConfigurationError, ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict
 from agentloop.errors.hints import suggest
-from agentloop.service.server.access import Principal, RequestRefused, Scope, unknown_execution
+from agentloop.service.server.access import Principal, RequestRefused, Scope, unknown_execution, unknown_session
 from agentloop.service.server.executions import CanRunExecutions, agent_of
 from agentloop.service.server.feeds import Feeds, wait_for_change
 from agentloop.service.server.record_events import EXTENSION, JsonDict, ServerEvent, details, summary, unrecorded_head
@@ -566,3 +566,34 @@ def _status(name: str) -> ExecutionStatus | None:
 def _fingerprint(request: JsonDict) -> str:
     plain = {name: request[name] for name in sorted(request)}
     return hashlib.sha256(format_json(plain)).hexdigest()
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+async def delete_own_session(operations: Operations, principal: Principal, name: str) -> JsonDict:
+    """Delete a session of a principal's tenant with all its turns, whoever of the tenant has sent their messages.
+
+    Args:
+        operations: the executions of the server.
+        principal: who asks.
+        name: what the client calls the session, or its id.
+
+    Raises:
+        RequestRefused: the principal may not delete, there is no such session of its tenant, or a message of it waits for its turn.
+        JournalConflict: a live process runs one of its turns, or an unfinished fork needs one.
+    """
+    principal.require(Scope.DELETE)
+    session, journal = principal.session_id(name), operations.executions.journal
+    try:
+        queue = SessionQueue.of(journal, session)
+    except ConfigurationError as error:
+        raise RequestRefused(404, "no_sessions", f"this server keeps no sessions: {error}") from error
+    for command in await queue.waiting():
+        # Whoever is to run it, here or among the workers, would begin the session anew.
+        if await queue.journal.head(command.begins) is None:
+            raise RequestRefused(409, "conflict", f"the message {command.begins} waits in the session; stop it first")
+    count = await delete_session(journal, session)
+    if not count:
+        raise unknown_session()
+    return {"session": session, "turns": count}

@@ -83,6 +83,15 @@ class PlainBus(CanHandleEvents):
             await self.tasks.pop(0)
 
 
+class KeepsWatch(PlainBus):
+    """Breaks law 19: a task that watches the bus never ends."""
+
+    async def emit(self, event: Event) -> None:
+        if not self.tasks:
+            self.watch = asyncio.ensure_future(asyncio.sleep(3600))
+        await super().emit(event)
+
+
 class StopsAtAnError(PlainBus):
     """Breaks law 48: listeners after one that raises get nothing."""
 
@@ -256,6 +265,7 @@ BUSES: tuple[Member, ...] = (
     _bus(8, CountsObservedEvents),
     _bus(9, CountsTogether),
     _bus(9, HearsItsOwn),
+    _bus(19, KeepsWatch),
     _bus(34, SwallowsCancellation),
     _bus(48, StopsAtAnError),
     _bus(48, RaisesErrors),
