@@ -24,6 +24,7 @@ from agentloop.testing.simulation.world import SimulatedWorker, SimulatedWorld
 from agentloop.tools.decorator import tool
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
+from agentloop.values.json import parse_json
 from agentloop.values.parts import Text
 from agentloop.values.records import DidNotHappen, Happened, InDoubt, Reconciliation
 from agentloop.values.steps import ExecutionStatus
@@ -363,6 +364,11 @@ class ForkScenario(RecoveryScenario):
 
     names: Sequence[str] = ("pay", "note", "look", "pay")
 
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._before: dict[str, int] = {}
+        self._reused: set[tuple[str, str]] = set()
+
     async def prepare(self) -> None:
         """Run the source to its end, and fork it."""
         await super().prepare()
@@ -377,12 +383,24 @@ class ForkScenario(RecoveryScenario):
             await fork(worker.journal, "x0", at_step=step, fork_id=f"f{number}", clock=worker.clock)
             self.scripts[f"f{number}"] = script
 
+    async def is_done(self) -> bool:
+        """Return whether all forks have ended; then note whose outcomes they have reused."""
+        if not await super().is_done():
+            return False
+        for execution_id in self.scripts:
+            bodies = [parse_json(record.body) for record in await self._store.read(execution_id)]
+            self._reused |= {(execution_id, body["source"]) for body in bodies if body.get("source")}
+        return True
+
     def problems(self) -> Sequence[str]:
-        """Return the effects that a fork has repeated although its source had them."""
+        """Return the effects that a fork has repeated although its source had them, and no other call has reused them."""
         repeated = [
             key
-            for key, count in self.world.ledger.effects.items()
-            if self.world.ledger.names[key] == "pay" and count > self._before.get(key, 0)
+            for key in self.world.ledger.effects
+            if self.world.ledger.names[key] == "pay"
+            and (source := key.replace(key.partition("/")[0], "x0", 1)) != key
+            and source in self._before
+            and (key.partition("/")[0], source) not in self._reused
         ]
         return [f"a fork repeats an effect of its source: {key}" for key in repeated]
 
@@ -393,6 +411,7 @@ class SessionScenario(RecoveryScenario):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self.scripts.clear()
+        self._wrong: list[str] = []
         self.scripts.update({f"x{number}": () for number in range(self.random.randint(2, 4))})
 
     async def work(self, worker: SimulatedWorker) -> None:
