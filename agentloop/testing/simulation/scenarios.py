@@ -24,6 +24,7 @@ from agentloop.testing.simulation.world import SimulatedWorker, SimulatedWorld
 from agentloop.tools.decorator import tool
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
+from agentloop.values.json import parse_json
 from agentloop.values.parts import Text
 from agentloop.values.records import DidNotHappen, Happened, InDoubt, Reconciliation
 from agentloop.values.steps import ExecutionStatus
@@ -232,7 +233,7 @@ class RecoveryScenario(SimulatedScenario):
         super().__init__(world)
         random = self.random
         count = random.randint(1, 3)
-        self.scripts: Mapping[str, Script] = {f"x{number}": self.script(3) for number in range(count)}
+        self.scripts: dict[str, Script] = {f"x{number}": self.script(3) for number in range(count)}
         self.inner: Script = self.script(2, [name for name in self.names if name != "helper"])
         self.policy: InDoubt = InDoubt.TELL
         self._loops: dict[tuple[SimulatedWorker, str], AgentLoop] = {}
@@ -320,7 +321,7 @@ class RecoveryScenario(SimulatedScenario):
 class ApprovalScenario(RecoveryScenario):
     """As `RecoveryScenario`, with calls that somebody has to approve, and calls in doubt that wait for a decision."""
 
-    names = (*_NAMES, "ask", "ask", "ask")
+    names: Sequence[str] = (*_NAMES, "ask", "ask", "ask")
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
@@ -330,7 +331,7 @@ class ApprovalScenario(RecoveryScenario):
 class AgentScenario(RecoveryScenario):
     """As `ApprovalScenario`, with calls that agents serve, whose own calls have effects and wait for decisions."""
 
-    names = (*_NAMES, "ask", "helper", "helper", "helper")
+    names: Sequence[str] = (*_NAMES, "ask", "helper", "helper", "helper")
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
@@ -340,7 +341,7 @@ class AgentScenario(RecoveryScenario):
 class DeletionScenario(RecoveryScenario):
     """As `AgentScenario`, while somebody deletes executions, which then start anew: nothing of the former one may be left."""
 
-    names = AgentScenario.names
+    names: Sequence[str] = AgentScenario.names
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
@@ -361,38 +362,57 @@ class DeletionScenario(RecoveryScenario):
 class ForkScenario(RecoveryScenario):
     """Forks of an execution that has ended: they reuse its effects, and machines recover them."""
 
-    names = ("pay", "note", "look", "pay")
+    names: Sequence[str] = ("pay", "note", "look", "pay")
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._before: dict[str, int] = {}
+        self._reused: set[tuple[str, str]] = set()
 
     async def prepare(self) -> None:
         """Run the source to its end, and fork it."""
         await super().prepare()
-        self.scripts = {"x0": self.scripts["x0"]}
+        script = self.scripts["x0"]
+        self.scripts.clear()
+        self.scripts["x0"] = script
         worker = SimulatedWorker(self.world, "origin")
         await self.loop_of(worker, "x0").execute("go", execution_id="x0")
         self._before = dict(self.world.ledger.effects)
         for number in range(self.random.randint(1, 2)):
-            step = self.random.randint(0, len(self.scripts["x0"]) - 1)
+            step = self.random.randint(0, len(script) - 1)
             await fork(worker.journal, "x0", at_step=step, fork_id=f"f{number}", clock=worker.clock)
-            self.scripts = {**self.scripts, f"f{number}": self.scripts["x0"]}
+            self.scripts[f"f{number}"] = script
+
+    async def is_done(self) -> bool:
+        """Return whether all forks have ended; then note whose outcomes they have reused."""
+        if not await super().is_done():
+            return False
+        for execution_id in self.scripts:
+            bodies = [parse_json(record.body) for record in await self._store.read(execution_id)]
+            self._reused |= {(execution_id, body["source"]) for body in bodies if body.get("source")}
+        return True
 
     def problems(self) -> Sequence[str]:
-        """Return the effects that a fork has repeated although its source had them."""
+        """Return the effects that a fork has repeated although its source had them, and no other call has reused them."""
         repeated = [
             key
-            for key, count in self.world.ledger.effects.items()
-            if self.world.ledger.names[key] == "pay" and count > self._before.get(key, 0)
+            for key in self.world.ledger.effects
+            if self.world.ledger.names[key] == "pay"
+            and (source := key.replace(key.partition("/")[0], "x0", 1)) != key
+            and source in self._before
+            and (key.partition("/")[0], source) not in self._reused
         ]
         return [f"a fork repeats an effect of its source: {key}" for key in repeated]
 
 
 class SessionScenario(RecoveryScenario):
-    """One session, to which several machines bring messages: each is answered once, in the order in which they were accepted."""
-
-    machines = 2
+    """One session, to which several machines bring messages: each is in the conversation once."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self.scripts = {f"x{number}": () for number in range(self.random.randint(2, 4))}
+        self.scripts.clear()
+        self._wrong: list[str] = []
+        self.scripts.update({f"x{number}": () for number in range(self.random.randint(2, 4))})
 
     async def work(self, worker: SimulatedWorker) -> None:
         """Bring one of the messages that were not answered, again and again until it is."""
