@@ -50,8 +50,8 @@ class AnsweringModel(CanInfer):
         self.answered: list[InferenceRequest] = []
         self.answers: dict[int, InferenceResponse] = {}
         self.tells_request = False
-        self.failures = 0
-        self.breaks = 0
+        self.failures: int = 0
+        self.breaks: int = 0
         self.delay: float = 0.0
         self.resources: Resources = Resources()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentloop.testing.kit import Kit
     from agentloop.values.state import AgentState
 
-pytest_plugins = ("agentloop.testing.no_blocking",)
+pytest_plugins: tuple[str, ...] = ("agentloop.testing.no_blocking",)
 
 T = TypeVar("T")
 
