@@ -19,7 +19,7 @@ from agentloop.errors import (
     DecisionError,
     JournalConflict,
     JournalCorrupt,
-    JournalFull,
+    JournalError,
     UnknownExecution,
 )
 from agentloop.events import InferenceReused, ProtocolMonitor, ToolCallIntentKept, ToolCallRecovered
@@ -372,9 +372,9 @@ class FullJournal(MemoryJournal):
         self.left = appends
 
     async def append(self, head: ExecutionHead, records: Any, claim: Claim) -> None:
-        """Append, or raise JournalFull."""
+        """Append, or raise JournalError."""
         if self.left == 0:
-            raise JournalFull("no room")
+            raise JournalError("no room")
         self.left -= 1
         await super().append(head, records, claim)
 
@@ -385,7 +385,7 @@ async def test_nothing_is_done_that_cannot_be_recorded() -> None:
     await loop_for(ToolLedger(), whole).execute("Go.", execution_id="run")
     for appends in range(1000 - whole.left):
         world, journal = ToolLedger(), FullJournal(appends)
-        with pytest.raises(JournalFull) as caught:
+        with pytest.raises(JournalError) as caught:
             await loop_for(world, journal).execute("Go.", execution_id="run")
         assert interrupted_state(caught.value) is not None
         intents = [r.body for r in await journal.read("run") if r.kind is RecordKind.CALL_INTENT]

@@ -253,7 +253,7 @@ def test_an_unknown_deduplicator_is_a_mistake(folder: Path) -> None:
         "the program has no deduplicator 'by_plac'; did you mean 'by_place'?",
     )
     ((_, _, message),) = mistakes(folder, text, deduplicators={"by_plac": "no function"})
-    assert message == "a deduplicator is a Deduplicator or a function of two calls, not 'no function'"
+    assert message == "by is a Deduplicator, a function of two calls, 'principal' or 'tenant', not 'no function'"
 
 
 def test_disabled_tools_are_not_imported(folder: Path) -> None:

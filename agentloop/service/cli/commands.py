@@ -41,9 +41,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "agentloop.service.cli.configuration", "Show and change the default model and default options."
     ),
     "demo": CommandEntry("agentloop.service.cli.demo", "Watch an agent at work: no API key, no network."),
-    "grants": CommandEntry(
-        "agentloop.service.cli.grants", "Show what people have allowed for later calls, allow more, or end it."
-    ),
+    "grants": CommandEntry("agentloop.service.cli.grants", "Show, add or end what people allow for later calls."),
     "laws": CommandEntry(
         "agentloop.service.cli.laws", "List the laws of the contracts, or show one and what breaks it."
     ),

@@ -18,7 +18,6 @@ from urllib.parse import quote
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import install_hint
 from agentloop.service.cluster.database import ClusterDatabase
-from agentloop.service.cluster.dbos_binding import as_engine_errors
 from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote, WorkSignal
 
 
@@ -66,6 +65,8 @@ def read_live_notes(database: ClusterDatabase) -> Sequence[WorkerNote]:
     Raises:
         DatabaseUnavailable: the database is away.
     """
+    from agentloop.service.cluster.dbos_binding import as_engine_errors  # noqa: PLC0415  # loads DBOS, which locks do not need
+
     locks = open_locks(database)
     try:
         with as_engine_errors(database):

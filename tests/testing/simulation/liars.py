@@ -78,7 +78,6 @@ async def lose_tail(self: Any, head: Any, records: Any, claim: Any, uses: Any) -
 async def begin_at_once(self: Any, key: str) -> None:
     """Let the tool run before its intent is durable."""
     self._put_intent(key)
-    self._running.add(key)
 
 
 async def repeat(self: Any, *_: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agentloop.contracts import CanSandbox
-from agentloop.testing import LawNotChecked, LawViolation, SandboxKit, check_laws
+from agentloop.testing import LawNotChecked, LawViolation, SandboxKit
 from agentloop.toolkits import BubblewrapSandbox
-from tests.testing.zoo.sandboxes import WITH_HOLES, RunsOnTheHost
+from tests.testing.zoo.sandboxes import WITH_HOLES
 from tests.toolkits.sandboxes.available import any_sandbox, sandbox_named
 
 
@@ -19,16 +19,10 @@ def test_a_sandbox_keeps_the_laws(sandbox: CanSandbox, law: int) -> None:
 
 @pytest.mark.parametrize("name", WITH_HOLES)
 def test_a_hole_in_a_sandbox_is_noticed(name: str) -> None:
-    """A command that reaches the host by one way alone violates law 62."""
+    """A command that reaches the host by one way alone violates law 46."""
     real = sandbox_named("bubblewrap") if name.startswith("Sh") else any_sandbox()
-    with pytest.raises(LawViolation, match="law 62 is violated"):
-        SandboxKit(lambda: WITH_HOLES[name](real)).check(62)
-
-
-def test_a_folder_of_the_host_keeps_every_other_law() -> None:
-    """What the implementations of the zoo are made of breaks nothing but law 62."""
-    report = check_laws(SandboxKit(RunsOnTheHost, examples=2))
-    assert (report.broken, report.unchecked) == ((62,), ())
+    with pytest.raises(LawViolation, match="law 46 is violated"):
+        SandboxKit(lambda: WITH_HOLES[name](real)).check(46)
 
 
 def test_a_sandbox_that_runs_nothing_breaks_no_law() -> None:
@@ -38,4 +32,4 @@ def test_a_sandbox_that_runs_nothing_breaks_no_law() -> None:
         return BubblewrapSandbox(program="no-such-program")
 
     with pytest.raises(LawNotChecked, match="the factory raised SandboxUnavailable"):
-        SandboxKit(missing).check(63)
+        SandboxKit(missing).check(47)
