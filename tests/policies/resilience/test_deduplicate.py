@@ -659,9 +659,9 @@ def test_the_decorator_sets_the_policy() -> None:
     [
         (lambda: CallPolicy(deduplicate="exactly"), "a DeduplicatePolicy or 'exact', not 'exactly'"),  # type: ignore[arg-type]  # the mistake under test
         (
-            lambda: DeduplicatePolicy(by="name"),
+            lambda: DeduplicatePolicy(by="name"),  # type: ignore[arg-type]  # the same
             "a Deduplicator, a function of two calls, 'principal' or 'tenant', not 'name'",
-        ),  # type: ignore[arg-type]  # the same
+        ),
         (lambda: DeduplicatePolicy(-1), ">= 0"),
         (lambda: DeduplicatePolicy(steps=-1), ">= 0"),
     ],
