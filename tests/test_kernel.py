@@ -84,7 +84,7 @@ WITHOUT_LISTENERS = {"events/bus.py", "events/operations.py"}
 MAX_FILES = 50
 MAX_HOPS = 225
 MAX_HOPS_OUTSIDE_OF_VALUES = 146
-MAX_HOPS_WITH_A_JOURNAL = 430
+MAX_HOPS_WITH_A_JOURNAL = 435
 
 
 def words_of(name: str, features: str) -> set[str]:
