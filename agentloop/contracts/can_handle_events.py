@@ -30,8 +30,8 @@ class CanHandleEvents(ABC):
     An implementation keeps these laws, and `EventBusKit` checks them:
 
     - Listeners are referenced until they are cancelled. They receive the events of one execution in the order of their
-      sequence, each listener one event at a time (laws 7 and 64).
-    - An error of a listener affects neither the execution nor other listeners (law 64).
+      sequence, each listener one event at a time (laws 7 and 48).
+    - An error of a listener affects neither the execution nor other listeners (law 48).
     - Events are counted with and without listeners, so that observation does not change the run (law 8).
 
     Emit events with `emit`, `emit_at_step` and `emit_soon` of `agentloop.events.bus`: they call `due`, and build an event only

@@ -126,7 +126,7 @@ class SandboxResult(Value):
 class CanSandbox(ABC):
     """Runs programs that may be hostile, away from the host.
 
-    An implementation keeps these laws for every command (9, 19, 31, 34, 62 and 63, which `SandboxKit` checks), whatever it does:
+    An implementation keeps these laws for every command (9, 19, 31, 34, 46 and 47, which `SandboxKit` checks), whatever it does:
 
     - Confined: it has no network, no device, no process and no terminal of the host. It reads the programs and libraries that
       the implementation names, and no other file of the host; it changes none. Its environment has a few fixed names.

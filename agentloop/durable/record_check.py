@@ -24,9 +24,9 @@ from agentloop.values.tool_calls import ToolExecution
 async def check_journal(journal: CanJournal, execution_id: str | None = None) -> Sequence[JournalFinding]:
     """Check what the records of a journal say against a model of what they may say; empty when nothing is wrong.
 
-    Where `verify` proves that records are as they were written, this one looks for a process that wrote what it must not have written: a call that
-    starts twice, an outcome that no step tells of, a decision that is used twice, a message that is taken twice, an agent without
-    its caller.
+    Where `verify` proves that records are as they were written, this one looks for a process that wrote what it must
+    not have written: a call that starts twice, an outcome that no step tells of, a decision that is used twice, a
+    message that is taken twice, an agent without its caller.
 
     Args:
         journal: the journal; executions that are driven meanwhile may grow between two reads.

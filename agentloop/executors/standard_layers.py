@@ -48,11 +48,12 @@ class Features:
 def standard_features(toolbox: Toolbox, scope: ExecutionScope, stack: InterceptorStack) -> Features:
     """Return the features that an execution needs with these tools and interceptors.
 
-    The order has reasons. An outcome is recorded with its label, so labels are outside of the journal. A call that is recorded runs nothing, so the journal is outside of all that runs. A recorded outcome
-    wins over a call that is left to another process, so fencing is inside of the journal. A call that a person has denied needs no
-    check, so `decided` has approval outside of pins. Interceptors see only calls that may run, so pins are outside of them: a
-    call of a changed tool waits before an interceptor asks for its approval. A tool that was started early is used where the tool
-    itself would be, inside of everything else.
+    The order has reasons. An outcome is recorded with its label, so labels are outside of the journal. A call that is
+    recorded runs nothing, so the journal is outside of all that runs. A recorded outcome wins over a call that is left
+    to another process, so fencing is inside of the journal. A call that a person has denied needs no check, so
+    `decided` has approval outside of pins. Interceptors see only calls that may run, so pins are outside of them: a
+    call of a changed tool waits before an interceptor asks for its approval. A tool that was started early is used
+    where the tool itself would be, inside of everything else.
     """
     outside: list[CanLayerCalls] = []
     inside: list[CanLayerCalls] = []

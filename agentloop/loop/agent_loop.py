@@ -193,6 +193,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
             "output": "text" if output is None else getattr(output, "__name__", repr(output)),
         }
 
+    # Twice three, as pyright does not apply the default of a type variable that only `self` and the options have.
     @overload
     def __init__(
         self: AgentLoop[str, Any],

@@ -28,9 +28,9 @@ class Bounds(Value):
     """Bounds on the work that untrusted input can cause. Pass changed ones as `AgentLoop(…, bounds=Bounds(threads=8))`.
 
     What exceeds a bound ends in a typed outcome that names the bound: a rejected call, an `InferenceError`, a
-    `BoundExceeded`, or for `slow_tool_seconds` and `blocked_seconds` an event. `float("inf")` lifts a bound. Parts with a parameter of their own for
-    the same quantity, such as `LLMConfig.max_response_bytes`, use the parameter if it is set; parts that are used outside of
-    a loop use `DEFAULT_BOUNDS`.
+    `BoundExceeded`, or for `slow_tool_seconds` and `blocked_seconds` an event. `float("inf")` lifts a bound. Parts with
+    a parameter of their own for the same quantity, such as `LLMConfig.max_response_bytes`, use the parameter if it is
+    set; parts that are used outside of a loop use `DEFAULT_BOUNDS`.
 
     Attributes:
         calls_per_answer: the number of tool calls in one answer of a model; if there are more, none of them runs.

@@ -184,9 +184,9 @@ class PendingCall(EncodeOnce):
     def rendering(self) -> str:
         """The call as text for the person who decides about it: whole, with its defaults, and every character visible.
 
-        The first line is the tool; each further line is an argument, or a default that is marked as such. Show all of it, in this
-        form, before you take a decision: the digest is that of this text. If somebody else may have decided about the call, the last line
-        says who.
+        The first line is the tool; each further line is an argument, or a default that is marked as such. Show all of
+        it, in this form, before you take a decision: the digest is that of this text. If somebody else may have decided
+        about the call, the last line says who.
         """
         return self.encoded("rendering", _render)
 
