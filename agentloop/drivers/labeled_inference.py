@@ -9,7 +9,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.recorded_inference import CanRecordInference, CanSendRequest
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
-from agentloop.values.labels import CLEAN, UNKNOWN, Label, Source, SourceKind
+from agentloop.values.labels import CLEAN, UNKNOWN, Label, SourceKind, foreign
 from agentloop.values.messages import Message
 from agentloop.values.parts import ProviderPart
 from agentloop.values.reprs import ShownByField
@@ -56,7 +56,7 @@ class ConversationLabel:
         """Add what the provider of the model has fetched for a response, and what a recorded response was labeled with."""
         for part in response.parts:
             if type(part) is ProviderPart:
-                self.label |= Label((Source(SourceKind.SERVER, part.wire_format),))
+                self.label |= foreign(part.wire_format, kind=SourceKind.SERVER)
         if response.label is not None:
             self.label |= response.label
 
@@ -91,9 +91,9 @@ class LabeledInference(ShownByField):
             Exception: as for `InferenceRecording.run`.
         """
         self.seen.see_request(request, self.draft.state)
-        sender = _LabelingSender(self, call)
-        response = await (sender.send(request) if self.recording is None else self.recording.run(request, sender))
-        return self.label(response)
+        if self.recording is None:
+            return self.label(await call.send(request))
+        return self.label(await self.recording.run(request, _LabelingSender(self, call)))
 
     def label(self, response: InferenceResponse) -> InferenceResponse:
         """Return a response with the label of what its model has read."""

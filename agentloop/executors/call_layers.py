@@ -102,7 +102,7 @@ class CallLayer:
 
     __slots__ = ()
     hooks: ClassVar[frozenset[str]] = frozenset()
-    label: ClassVar[Label | None] = None
+    label: Label | None = None
 
     def __init_subclass__(cls) -> None:
         cls.hooks = frozenset([name for name in _HOOKS if getattr(cls, name) is not getattr(CallLayer, name)])

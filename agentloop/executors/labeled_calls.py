@@ -13,7 +13,7 @@ from agentloop.executors.call import Call
 from agentloop.executors.call_layers import CallLayer, CallOutcome
 from agentloop.values.decisions import Answer
 from agentloop.values.json import JsonValue
-from agentloop.values.labels import CLEAN, UNKNOWN, Label, Source, SourceKind
+from agentloop.values.labels import CLEAN, UNKNOWN, Label, SourceKind, foreign
 from agentloop.values.records import outer_key
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
@@ -64,7 +64,7 @@ class Labeling(CanLayerCalls):
         if execution.status not in _WORDS_OF_TOOLS or isinstance(call.decision, Answer) or call.tool is None:
             return CLEAN
         tool, policy = call.tool, call.tool.policy
-        source = Label((Source(SourceKind.TOOL, execution.name, execution.key),))
+        source = foreign(execution.name, kind=SourceKind.TOOL, key=execution.key)
         if tool.calls_tools:  # what it returns is made of its code and of the results of its calls
             return received
         if isinstance(tool.tool, CanLabelResult):
@@ -94,7 +94,7 @@ class _LabeledCall(CallLayer):
     def __init__(self, call: Call, labeling: Labeling, label: Label, *, is_labeled: bool) -> None:
         self._call = call
         self._labeling = labeling
-        self.label: Label = label  # type: ignore[misc]  # of the class in other layers
+        self.label = label
         self._is_labeled = is_labeled
 
     async def end(self, outcome: CallOutcome) -> CallOutcome:

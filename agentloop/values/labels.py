@@ -104,11 +104,12 @@ ATTACHMENT: Final = Label((Source(SourceKind.ATTACHMENT),))
 """The label of a file, an image or piped text in a user's message."""
 
 
-def foreign(name: str = "", *, kind: SourceKind | str = SourceKind.AGENT) -> Label:
+def foreign(name: str = "", *, kind: SourceKind | str = SourceKind.AGENT, key: str = "") -> Label:
     """Return the label of a text that somebody else wrote, for messages that a program makes of it.
 
     Args:
         name: who wrote it.
         kind: the kind of source.
+        key: the idempotency key of the call whose result it is; empty for other kinds.
     """
-    return Label((Source(SourceKind(kind), name),))
+    return Label((Source(SourceKind(kind), name, key),))

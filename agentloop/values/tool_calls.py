@@ -27,7 +27,7 @@ from agentloop.values.json import (
     parse_json,
     replace_lone_surrogates,
 )
-from agentloop.values.labels import Label, Source, SourceKind
+from agentloop.values.labels import Label, SourceKind, foreign
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.value import UNCHECKED, EncodeOnce, Value, check_types
 
@@ -452,7 +452,7 @@ class ToolExecution(Value):
     @property
     def origin(self) -> Label:
         """Who had a part in the outcome; one without a label is that of its tool."""
-        return Label((Source(SourceKind.TOOL, self.name, self.key),)) if self.label is None else self.label
+        return foreign(self.name, kind=SourceKind.TOOL, key=self.key) if self.label is None else self.label
 
     @property
     def has_error(self) -> bool:
