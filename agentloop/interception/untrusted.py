@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from attrs import field, frozen
 
@@ -14,7 +15,7 @@ from agentloop.values.json import JsonValue, format_json
 from agentloop.values.labels import UNKNOWN, Label
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import Effect, ToolSpec
+from agentloop.values.tool_calls import Effect, ToolExecution, ToolSpec
 
 _MAX_SHOWN = 20
 """How many arguments the reason names."""
@@ -69,25 +70,34 @@ def _has_consequences(tool: ToolSpec) -> bool:
 
 
 def _reason(point: BeforeToolUse, label: Label) -> str:
-    written = [f"{name}: {_writer_of(value, point.state)}" for name, value in point.arguments.items()]
-    shown = written if len(written) <= _MAX_SHOWN else [*written[:_MAX_SHOWN], f"and {len(written) - _MAX_SHOWN} more"]
-    return "\n".join([f"decided after reading {label}", *shown])
+    words, outcomes, count = _words_of_user(point.state), _foreign_outcomes(point.state), len(point.arguments)
+    shown = list(islice(point.arguments.items(), _MAX_SHOWN))
+    written = [f"{name}: {_writer_of(value, words, outcomes)}" for name, value in shown]
+    more = [f"and {count - _MAX_SHOWN} more"] if count > _MAX_SHOWN else []
+    return "\n".join([f"decided after reading {label}", *written, *more])
 
 
-def _writer_of(value: JsonValue, state: AgentState) -> str:
+def _writer_of(value: JsonValue, words: str, outcomes: Sequence[ToolExecution]) -> str:
     """Return who wrote an argument, in words: the first whose text has it, or else the model."""
     leaves = list(_leaves(value))
     if not leaves:
         return "the model"
-    if all(_is_in(leaf, _words_of_user(state)) for leaf in leaves):
+    if all(_is_in(leaf, words) for leaf in leaves):
         return "yours"
-    for message in reversed(state.messages):
-        for exchange in message.exchanges:
-            execution = exchange.execution
-            label = execution.origin
-            if label.is_foreign and all(_is_in(leaf, execution.text) for leaf in leaves):
-                return f"from {label}"
+    for outcome in outcomes:
+        if all(_is_in(leaf, outcome.text) for leaf in leaves):
+            return f"from {outcome.origin}"
     return "the model, after reading that"
+
+
+def _foreign_outcomes(state: AgentState) -> list[ToolExecution]:
+    """Return the outcomes whose words somebody else may have written, those of the newest messages first."""
+    return [
+        exchange.execution
+        for message in reversed(state.messages)
+        for exchange in message.exchanges
+        if exchange.execution.origin.is_foreign
+    ]
 
 
 def _words_of_user(state: AgentState) -> str:

@@ -84,9 +84,8 @@ class _Uses:
         is_untrusted = point.label is not None and point.label.is_foreign
         for state in known:
             is_for_tool = state.tool == point.call.name and state.definition == definition
-            if is_untrusted and not state.grant.untrusted:
-                continue
-            if is_for_tool and state.revoked_at is None and state.grant.covers(point.arguments, now):
+            is_for_label = state.grant.untrusted or not is_untrusted
+            if is_for_tool and is_for_label and state.revoked_at is None and state.grant.covers(point.arguments, now):
                 found = await self._hold(state, point)
                 if found is not None:
                     return found
@@ -158,9 +157,10 @@ class AskUnlessGranted(
         grant = Grant(arguments=["amount <= 50"], uses=10)
         state = await loop.resume(state, {call.key: approve(call.digest, grant=grant) for call in state.pending})
 
-    The grant holds for the definition of the tool that the person saw: its name, description, parameters, effect and group. A use is
-    counted in the append that records the intent of the call, so never twice. Calls of tools that run code are always asked about, and with
-    `AskUntrusted` so are those that somebody else may have decided about, unless the grant says `untrusted=True`.
+    The grant holds for the definition of the tool that the person saw: its name, description, parameters, effect and
+    group. A use is counted in the append that records the intent of the call, so never twice. Calls of tools that run
+    code are always asked about, and with `AskUntrusted` so are those that somebody else may have decided about, unless
+    the grant says `untrusted=True`.
 
     Attributes:
         approval: which calls need a decision, such as a `RequireApproval`.
