@@ -200,6 +200,7 @@ class _Watched:
     watches: list[LoopWatch] = field(factory=list, init=False)
 
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _seen: Sequence[FrameType] = field(default=(), init=False)
     _asked: asyncio.AbstractEventLoop | None = field(default=None, init=False)  # None when it has answered
     _frames: Sequence[FrameType] = field(default=(), init=False)
     _blocked: float = field(default=0.0, init=False)
@@ -211,18 +212,22 @@ class _Watched:
         """The lowest limit."""
         return min((each.seconds for each in self.watches), default=float("inf"))
 
+    def hold(self) -> None:
+        """Take the frames of the thread, and keep its event loop from an answer and its watches from leaving until `look`."""
+        self._lock.acquire()
+        self._seen = _frames_of(self.thread)
+
     def look(self, passed: float, *, is_late: bool) -> None:
-        """Look at the thread, and log what blocks it.
+        """Look at the thread, which is held, and log what blocks it.
 
         Args:
             passed: seconds since the last look.
             is_late: whether the watching thread could not look in time although it had a processor: some function held the lock of the
                 interpreter, or the process was stopped.
         """
-        times, before = _Times.of(self.native), self._times
-        self._times = times
-        with self._lock:
-            frames = _frames_of(self.thread)
+        try:
+            times, before = _Times.of(self.native), self._times
+            self._times, frames, self._seen = times, self._seen, ()
             loop = self.loop or _loop_in(frames)
             if before is None or loop is None or not loop.is_running() or self._asked not in {None, loop}:
                 self._asked, self._frames = None, ()
@@ -237,9 +242,15 @@ class _Watched:
                 if self._asked is None:
                     self._ask(_called_by_loop(frames), loop)
             found = None if had_found else self._found
+        finally:
+            self._lock.release()
         if found is not None:
             stack = "".join(f"\n  {each}" for each in found.stack)
             _LOG.warning("the event loop has been blocked for %.1f s by %s%s", found.seconds, found.place, stack)
+
+    def unlock(self) -> None:
+        """Let go of the thread, in a fork in which it is held for ever."""
+        self._lock = threading.Lock()
 
     def answer(self) -> None:
         """Tell in the event loop, which goes on, what has blocked it; keep no frame."""
@@ -251,7 +262,7 @@ class _Watched:
                 watch.tell(found)
 
     def leave(self, watch: LoopWatch) -> None:
-        """LoopWatch for somebody no more; tell what is known already."""
+        """Stop watching for somebody; tell what is known already."""
         with self._lock:
             if watch in self.watches:
                 self.watches.remove(watch)
@@ -302,7 +313,7 @@ class LoopWatch:
         self._told: BlockingCode | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """LoopWatch an event loop of the current thread.
+        """Watch an event loop of the current thread.
 
         Args:
             loop: the event loop; None for all that run in the thread from now on.
@@ -374,12 +385,19 @@ class _Stopwatch:
                 last, waited = time.monotonic(), _Times.of(own).waited
                 continue
             pause = min(min(each.seconds for each in watched) / _LOOKS, _IDLE_SECONDS)
-            time.sleep(pause)
+            time.sleep(pause)  # in a thread that does nothing else
+            # First of all: when a function in C lets go of the lock of the interpreter, a run may end while a file is read here.
+            for each in watched:
+                each.hold()
             now, waited_now = time.monotonic(), _Times.of(own).waited
             is_late = now - last - (waited_now - waited) > 2 * pause
             for each in watched:
                 self._look(each, now - last, is_late=is_late)
             last, waited = now, waited_now
+
+    def watched(self) -> list[_Watched]:
+        """Return what is watched; in a fork, where nothing else runs."""
+        return [*self._watched.values()]
 
     def _current(self) -> list[_Watched]:
         with self._lock:
@@ -406,7 +424,9 @@ _STOPWATCH = _Stopwatch()
 
 
 def _restart() -> None:
-    """Begin anew in a fork, where the thread does not run."""
+    """Begin anew in a fork, where the thread does not run and lets go of no lock."""
+    for each in _STOPWATCH.watched():
+        each.unlock()
     globals()["_STOPWATCH"] = _Stopwatch()
 
 
