@@ -110,6 +110,7 @@ class ObjectStoreKit(Kit):
         )
         self.for_all(st.integers(0, 6), lambda ticks: asyncio.run(self._check_cut(ticks)))
         asyncio.run(self._check_many())
+        asyncio.run(self._check_deletions())
         asyncio.run(self._check_readers())
 
     async def _check_steps(self, steps: Sequence[tuple[str, str]], first: int) -> None:
@@ -154,6 +155,18 @@ class ObjectStoreKit(Kit):
             await store.put(f"many/{number}", b"%d" % number)
         found = [number for number in range(_MANY) if await _get(store, f"many/{number}") != b"%d" % number]
         require(47, not found, f"of {_MANY} objects that were stored, those with the numbers {found} are gone")
+
+    async def _check_deletions(self) -> None:
+        """Check that `delete` takes away one object, and none whose key is like its key."""
+        store, expected = self.factory(), {}
+        keys = set(_without_folders(_KEYS))
+        for number, key in enumerate(sorted(keys)):
+            expected[key] = b"%d" % number
+            await store.put(key, expected[key])
+        for key in sorted(keys, key=lambda key: (len(key), key)):
+            await store.delete(key)
+            del expected[key]
+            await self._require_objects(store, keys, expected)
 
     async def _check_readers(self) -> None:
         """Check that readers see all of an object or none, while it is written twice."""
