@@ -205,7 +205,8 @@ class SessionQueue:
                 message, system_prompt=prompt, agent_id=self.agent_id, clock=loop.clock, ids=loop.ids
             )
         else:
-            state = (await state_at(self.journal, newest.execution_id)).with_message(message)
+            before = await state_at(self.journal, newest.execution_id, agent_id=self.agent_id)
+            state = before.with_message(message)
         return _as_asked(state, command)
 
 
