@@ -15,7 +15,7 @@ SCENARIO ?= recovery
 simulate: $(VENV)/ready
 	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
 
-.PHONY: simulate demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: simulate demo demo-shop demo-durable agentdojo test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -26,6 +26,11 @@ demo-shop: $(VENV)/ready
 
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
+
+# AgentDojo's tasks and attackers with scripted models, as the table in docs/untrusted-text.md: `make agentdojo AGENTDOJO="--pairs 100"`.
+AGENTDOJO ?=
+agentdojo: $(VENV)/ready
+	$(BIN)/python examples/agentdojo_table.py $(AGENTDOJO)
 
 # The checks, and the tests that take little time: five of six.
 test: checks
@@ -198,7 +203,7 @@ corpus: $(VENV)/ready
 $(VENV)/ready: pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
