@@ -179,8 +179,9 @@ SOAK_STEPS ?= 1000000
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.long_run --steps $(SOAK_STEPS)
 
-# Small mistakes in the rooms whose mistakes cost most, one at a time; prints how many of them some test finds. Takes hours for all
-# rooms; `make mutants MUTANTS="--room models --count 30"` takes minutes. Verdicts are kept in .mutation.
+# Small mistakes in the rooms of the package, one at a time; prints how many of them some test finds. Takes hours for all rooms;
+# `make mutants MUTANTS="--room models --count 30"` takes minutes, and `--tests tests/models` measures only these tests before. With
+# `--kits`, only the kits judge, and a table says which law has found how many. Verdicts are kept in .mutation.
 MUTANTS ?= --count 300
 mutants: $(VENV)/mutation
 	$(VENV)-mutation/bin/python -m tests.mutation.run $(MUTANTS)
