@@ -25,6 +25,7 @@ from agentloop.interception.interceptor import FunctionInterceptor, Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.models.config import LLMConfig
 from agentloop.models.wire_formats.wire_format import wire_format
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import (
@@ -122,7 +123,7 @@ class DriverKit(Kit):
             when a call cannot be executed: it needs more responses than a scenario with invalid calls has.
     """
 
-    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 23, 34, 35, 38)
+    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 23, 34, 35, 38, YIELDING)
 
     def __init__(
         self,
@@ -613,6 +614,15 @@ class DriverKit(Kit):
         )
         applied = [request for request in requests if getattr(request, name) == value]
         require(38, applied or not requests, f"the driver has {name}={value!r}, and no request has it")
+
+    def law_45(self) -> None:
+        """The event loop runs while the driver waits."""
+
+        @refuse_blocking
+        def holds(scenario: Scenario) -> None:
+            self._run(scenario)
+
+        self.for_all(self.scenarios, holds)
 
 
 @frozen

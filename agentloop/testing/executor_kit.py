@@ -17,6 +17,7 @@ from agentloop.contracts.run_log import CallLog
 from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_real_time, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal
@@ -93,7 +94,7 @@ class ExecutorKit(Kit):
         second: how long a second of the toys takes in real seconds; None for virtual time.
     """
 
-    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34, 38)
+    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34, 38, YIELDING)
     sentences: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
             14: "Effects: the intent of each call is recorded before its tool runs and its outcome before the batch ends; a "
@@ -593,6 +594,15 @@ class ExecutorKit(Kit):
         for name, policy in (("alone", "sequential=True"), ("keyed", "key='one'")):
             run(name, name, name)
             require(38, not overlaps, f"calls of a tool with {policy} run at the same time")
+
+    def law_45(self) -> None:
+        """The event loop runs while the executor waits."""
+
+        @refuse_blocking
+        def holds(calls: list[ToolCall]) -> None:
+            self._run(self._bench(Gatekeeper()).run(calls))
+
+        self.for_all(BATCHES, holds)
 
 
 @frozen(repr=False)

@@ -21,6 +21,7 @@ from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.interception.second_attempts import PROCEEDED_AGAIN
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.policies.prefix_guard import PrefixGuard
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import Tally
@@ -69,7 +70,7 @@ class InterceptorKit(Kit):
             with it. None for an interceptor that names no tools, for which the law has nothing to check.
     """
 
-    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34, 38)
+    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34, 38, YIELDING)
 
     def __init__(
         self,
@@ -299,6 +300,15 @@ class InterceptorKit(Kit):
         state = run(_NO_TOOL)
         refused = "no tool is named so, and the interceptor does not refuse it: implement CanNameTools"
         require(38, state is None or state.status is ExecutionStatus.FAILED, f"{_NO_TOOL!r} names nothing: {refused}")
+
+    def law_45(self) -> None:
+        """The event loop runs while the interceptor waits."""
+
+        @refuse_blocking
+        def holds(scenario: Scenario) -> None:
+            self._run(scenario)
+
+        self.for_all(self._scenarios, holds)
 
 
 @define(eq=False, repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from agentloop.contracts.can_journal import (
     Claim,
 )
 from agentloop.errors import ClaimLost, ContractViolation, JournalConflict, JournalError
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.journal_bench import (
     AGENTS,
     EXECUTIONS,
@@ -121,7 +123,7 @@ class JournalKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (14, 15, 16, 18, 28)
+    laws: tuple[int, ...] = (14, 15, 16, 18, 28, YIELDING)
     sentences: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
             14: "Durability: when append has returned, its records can be read; when it has not, all of them are stored or none.",
@@ -183,6 +185,31 @@ class JournalKit(Kit):
             lambda ticks: self._use(lambda journal, other: check_cancelled_claims(journal, other, ticks)),
         )
         self.for_all(cases, lambda case: _run(self._check_fencing(case)))
+
+    def law_45(self) -> None:
+        """The event loop runs while the journal waits."""
+
+        @refuse_blocking
+        def holds(operations: Sequence[JournalOperation]) -> None:
+            _run(self._use_all(operations))
+
+        self.for_all(operation_lists("append"), holds)
+
+    async def _use_all(self, operations: Sequence[JournalOperation]) -> None:
+        """Append, read, list and delete."""
+        journal, model = self.factory(), JournalModel()
+        for operation in operations:
+            head, records = model.next_records(operation)
+            await append_claimed(journal, head, records)
+            model.add(head, records)
+            await journal.read(operation.execution_id)
+            await journal.head(operation.execution_id)
+        await journal.list()
+        for execution_id in EXECUTIONS:
+            with suppress(JournalError):  # another one may need it
+                await journal.delete(execution_id)
+        await journal.purge(START)
+        await journal.aclose()
 
     def _use(self, check: Callable[[CanJournal, CanJournal], Coroutine[Any, Any, None]]) -> None:
         """Run a check with a new journal, and with its storage opened again."""

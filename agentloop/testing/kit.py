@@ -191,25 +191,25 @@ class Kit:
     def for_all(self, strategy: SearchStrategy[T], check: Callable[[T], None]) -> None:
         """Run a check on examples of a strategy: the same ones in each run. The smallest failing example is reported.
 
-        A deadlock that took seconds to find is reported as it was found, since smaller cases would take as long.
+        A failure that took seconds to find is reported as it was found, since smaller cases would take as long.
         """
-        ended: list[tuple[T, Deadlock]] = []
+        ended: list[tuple[T, Deadlock | LawViolation]] = []
 
         def holds(example: T) -> None:
             if ended:
-                first, deadlock = ended[0]
+                first, failure = ended[0]
                 if repr(first) == repr(example):
-                    raise deadlock
+                    raise failure
                 return
             try:
                 check(example)
-            except Deadlock as error:
-                self._failing, self._failure = example, error
+            except (Deadlock, LawViolation) as error:
+                self._failing, self._failure = example, error  # the last one is the smallest
                 if error.took_time:
                     ended.append((example, error))
                 raise
             except Exception as error:
-                self._failing, self._failure = example, error  # the last one is the smallest
+                self._failing, self._failure = example, error
                 raise
 
         configured = settings(
@@ -279,14 +279,18 @@ class LawViolation(AssertionError):
         reason: what went wrong.
         example: the smallest generated case in which it did; None for a law that is checked without any.
         sentence: what is quoted in place of the text of the law; empty to quote that.
+        took_time: whether it took real seconds to find out, as where a thread might have ended.
     """
 
-    def __init__(self, law: int, reason: str, example: object = None, *, sentence: str = "") -> None:
+    def __init__(
+        self, law: int, reason: str, example: object = None, *, sentence: str = "", took_time: bool = False
+    ) -> None:
         super().__init__(law, reason)
         self.law = law
         self.reason = reason
         self.example = example
         self.sentence = sentence
+        self.took_time = took_time
 
     def __str__(self) -> str:
         lines = [f"law {self.law} is violated: {self.reason}", f"  {self.sentence or LAWS[self.law]}"]

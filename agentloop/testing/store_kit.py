@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
 from agentloop.testing.samples import TWINS
 from agentloop.values.value import Value
@@ -90,7 +91,7 @@ class StoreKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (9, 36)
+    laws: tuple[int, ...] = (9, 36, YIELDING)
 
     def __init__(
         self,
@@ -253,6 +254,20 @@ class StoreKit(Kit):
             thread.join()
         total = asyncio.run(store.update(namespace, "key", 0.0, count)) - 1
         require(36, total == _THREADS * _UPDATES, f"of {_THREADS * _UPDATES} updates, {total} took effect")
+
+    def law_45(self) -> None:
+        """The event loop runs while the store waits."""
+
+        @refuse_blocking
+        def holds(number: int | None) -> None:
+            asyncio.run(self._use(number))
+
+        self.for_each((1, 2, None), holds)
+
+    async def _use(self, number: int | None) -> None:
+        store, namespace = self.factory(), Namespace("numbers")
+        for _ in range(_MANY):
+            await _put(store, namespace, "key", number)
 
 
 async def _in_time(work: Coroutine[Any, Any, R], after: str) -> R:

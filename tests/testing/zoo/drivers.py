@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -509,6 +510,15 @@ def _overasking(law: int) -> Member:
     return Member(PlansWithTheSameModel, law, make, works=False)
 
 
+@frozen(kw_only=True)
+class CountsTokensElsewhere(ToolCallingDriver):
+    """Breaks law 45: the event loop waits for the service that counts tokens."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return await super().decide(draft, messages)
+
+
 def _member(law: int, driver: type[ToolCallingDriver]) -> Member:
     def make(examples: int) -> DriverKit:
         return DriverKit(lambda scenario: driver(scenario.inference()), examples=examples)
@@ -567,4 +577,5 @@ DRIVERS: tuple[Member, ...] = (
     _member(38, IgnoresToolChoice),
     _member(38, IgnoresParallelToolCalls),
     _member(38, HasItsOwnOptions),
+    _member(45, CountsTokensElsewhere),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 from attrs import evolve
@@ -300,6 +301,14 @@ class NamesNothing(HoldsByName, CanNameTools):
         return ()
 
 
+class AsksItsPolicyServer(Interceptor):
+    """Breaks law 45: the event loop waits for a server with every call."""
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return point
+
+
 def _naming(law: int, interceptor: Callable[[str], Interceptor]) -> Member:
     def make(examples: int) -> InterceptorKit:
         return InterceptorKit(lambda: interceptor("echo"), naming=interceptor, examples=examples)
@@ -340,4 +349,5 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(34, KeepsItsLock),
     _naming(38, HoldsByName),
     _naming(38, NamesNothing),
+    _member(45, AsksItsPolicyServer),
 )

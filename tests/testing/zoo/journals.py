@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -401,6 +402,14 @@ class LeavesClaims(MemoryJournal):
         return claim
 
 
+class AppendsWithABlockingClient(MemoryJournal):
+    """Breaks law 45: the event loop waits for the database."""
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        await super().append(head, records, claim)
+
+
 def _member(law: int, journal: Callable[..., CanJournal]) -> Member:
     return Member(journal, law, lambda examples: JournalKit(journal, examples=max(1, examples // 3)))
 
@@ -450,4 +459,5 @@ JOURNALS: tuple[Member, ...] = (
     _member(18, MasksNothing),
     _member(18, CopiesEveryBody),
     _member(18, ShowsSecrets),
+    _member(45, AppendsWithABlockingClient),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,14 @@ def _told(update: Any) -> Any:
     return evolve(update, result=update)
 
 
+class UsesABlockingClient(MemoryStore):
+    """Breaks law 45: the event loop waits for the server that has the states."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return await super().update(namespace, key, now, transition)
+
+
 class FoldsNames(MemoryAccounts):
     """Breaks law 9: accounts of owners whose names differ in the case of a letter are one."""
 
@@ -151,6 +160,7 @@ STORES: tuple[Member, ...] = (
     _store(36, DeletesFirst),
     _store(36, KeepsLock),
     _store(36, KeepsCopies, lambda store: KeepsCopies(store.inner)),
+    _store(45, UsesABlockingClient),
     _accounts(9, FoldsNames),
     _accounts(36, SettlesErrors),
 )
