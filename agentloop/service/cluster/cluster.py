@@ -46,13 +46,12 @@ from agentloop.service.cluster.executions import (
     resume_prefix,
     start_job_id,
 )
-from agentloop.service.cluster.jobs import Job, JobKind, JobState, JobStatus, check_storable
 from agentloop.service.cluster.liveness import read_live_notes
 from agentloop.service.cluster.sessions import queue_turn
-from agentloop.service.cluster.worker_locks import WorkerNote
 from agentloop.values.batches import apply_decisions
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.decisions import Decision
+from agentloop.values.jobs import Job, JobKind, JobState, JobStatus, WorkerNote, check_storable
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead
 from agentloop.values.run_requests import Identity, begin_request, read_principal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import execution_of_job, forget_execution, keep_sweeping, start_job_id
-from agentloop.service.cluster.jobs import JobKind, JobState, JobStatus
+from agentloop.values.jobs import JobKind, JobState, JobStatus
 
 _SWEEP_SECONDS = 60.0
 """How often jobs of deleted executions are looked for, in seconds."""

@@ -32,7 +32,7 @@ from agentloop.service.cluster.dbos_binding import (
     retry_lost_connections,
     sqlalchemy,
 )
-from agentloop.service.cluster.jobs import Job, JobHandler, JobKind, JobState, JobStatus, RunningJob, check_storable
+from agentloop.service.cluster.jobs import JobHandler
 from agentloop.service.cluster.liveness import wake_workers
 from agentloop.service.cluster.protection import (
     Transact,
@@ -66,6 +66,7 @@ from agentloop.service.cluster.rows import (
     time_of,
 )
 from agentloop.service.cluster.worker_locks import WORK_CHANNEL, WorkSignal
+from agentloop.values.jobs import Job, JobKind, JobState, JobStatus, RunningJob, check_storable
 from agentloop.values.json import thaw
 from agentloop.values.time_and_ids import SystemClock
 

@@ -47,9 +47,10 @@ from agentloop.events.tool_calls import (
 from agentloop.events.trace_context import continue_trace, trace_headers
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.service.cluster.engine import Engine
-from agentloop.service.cluster.jobs import JobKind, LastAttempts, RunningJob, check_storable
+from agentloop.service.cluster.jobs import LastAttempts
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
+from agentloop.values.jobs import JobKind, RunningJob, check_storable
 from agentloop.values.json import canonical_json, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id, outer_key

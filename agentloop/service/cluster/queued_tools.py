@@ -31,7 +31,8 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.dependencies import make_dependencies
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.engine import Engine
-from agentloop.service.cluster.jobs import Job, JobKind, JobState, JobStatus, LastAttempts, RunningJob
+from agentloop.service.cluster.jobs import LastAttempts
+from agentloop.values.jobs import Job, JobKind, JobState, JobStatus, RunningJob
 from agentloop.values.json import thaw
 from agentloop.values.records import CannotTell, DidNotHappen, Happened
 from agentloop.values.run_requests import read_request

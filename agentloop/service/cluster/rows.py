@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from agentloop.errors import NotJson, WorkDamaged
 from agentloop.service.cluster.dbos_binding import FORMAT, INTERNAL_QUEUE_NAME, MAX_DATA, db_retry, sqlalchemy
-from agentloop.service.cluster.jobs import JobKind, JobState, JobStatus
+from agentloop.values.jobs import JobKind, JobState, JobStatus
 from agentloop.values.json import JsonValue, freeze, parse_json
 from agentloop.values.tool_calls import ErrorInfo
 

@@ -10,7 +10,7 @@ from agentloop.durable.journal import Journal
 from agentloop.durable.sessions import SessionQueue, all_waiting, session_of
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import StartRequest
-from agentloop.service.cluster.jobs import Job, JobKind
+from agentloop.values.jobs import Job, JobKind
 
 logger: logging.Logger = logging.getLogger("agentloop.cluster")
 

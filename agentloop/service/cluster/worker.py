@@ -35,11 +35,12 @@ from agentloop.service.cluster.dbos_binding import as_engine_errors
 from agentloop.service.cluster.deletions import DeletionSweep
 from agentloop.service.cluster.engine import Engine, EngineWorker
 from agentloop.service.cluster.executions import ExecutionJobs, Retention, StartRequest, execution_of_job, forget_calls
-from agentloop.service.cluster.jobs import Job, JobHandler, JobKind, LastAttempts, RunningJob
+from agentloop.service.cluster.jobs import JobHandler, LastAttempts
 from agentloop.service.cluster.liveness import open_locks, open_signal, refuse_second_worker
 from agentloop.service.cluster.queued_tools import QueuedToolExecutor, bind_queue, run_tool_job
 from agentloop.service.cluster.sessions import keep_queueing, queue_turns
-from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote
+from agentloop.service.cluster.worker_locks import WorkerLocks
+from agentloop.values.jobs import Job, JobKind, RunningJob, WorkerNote
 from agentloop.values.secrets import Secret
 from agentloop.values.time_and_ids import SystemClock
 
