@@ -22,7 +22,7 @@ from attrs import evolve, field, frozen
 from pydantic import TypeAdapter
 
 from agentloop import ToolContext
-from agentloop.contracts.tool import CanAccessToolContext, ToolFromSpec, ToolPolicy
+from agentloop.contracts.tool import DEFAULT_POLICY, CanAccessToolContext, ToolFromSpec, ToolPolicy
 from agentloop.values import Effect, ToolSpec
 
 VERSION = "v1.2.2"
@@ -84,9 +84,10 @@ class DojoTool(ToolFromSpec, CanAccessToolContext):
             function.description,
             function.parameters.model_json_schema(),
             Effect.PURE if reads else Effect.EFFECT,
+            own=_OWN_BY_TOOL.get(function.name, ""),
             egress="url" if egress and function.name == "get_webpage" else False,
         )
-        return cls(spec=spec, policy=ToolPolicy(own=_OWN_BY_TOOL.get(function.name, "")), runtime=runtime)
+        return cls(spec=spec, policy=DEFAULT_POLICY, runtime=runtime)
 
     @property
     def has_effect(self) -> bool:
