@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from attrs import evolve, field, fields, frozen, has
@@ -375,13 +376,27 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
 
     def law_13(self) -> None:
-        """The compiled messages of a step extend those of the previous step."""
+        """The compiled messages of a step extend those of the previous step, and stay where they are in the requests.
+
+        A driver may add messages of its own to a request, such as a plan, behind those of the conversation.
+        """
 
         def holds(scenario: Scenario) -> None:
-            for earlier, later in pairwise(self._run(scenario).compiled):
+            scenario = evolve(scenario)
+            compiled = self._run(scenario).compiled
+            for earlier, later in pairwise(compiled):
                 require(
                     13, later[: len(earlier)] == earlier, "messages that the model has seen changed within an epoch"
                 )
+            conversation = compiled[-1] if compiled else ()
+            for requests in scenario.requests_by_model:
+                for before, after in pairwise(requests):
+                    seen = sum(message in conversation for message in before.messages)
+                    kept = _count_equal(before.messages, after.messages)
+                    said = (
+                        f"a request had {seen} messages of the conversation, and the next one begins like it for {kept}"
+                    )
+                    require(13, kept >= seen, said)
 
         self.for_all(self.scenarios, holds)
 
@@ -762,6 +777,11 @@ class RequestEditor(Interceptor):
         if not point.response.tool_calls:
             return point
         return point.with_response(evolve(point.response, parts=(Text("held"),), finish_reason=FinishReason.STOP))
+
+
+def _count_equal(first: Sequence[Message], second: Sequence[Message]) -> int:
+    """Return with how many equal messages two requests begin."""
+    return sum(1 for _ in takewhile(bool, map(operator.eq, first, second)))
 
 
 def _words(message: Message) -> str:

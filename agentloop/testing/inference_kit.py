@@ -236,6 +236,7 @@ class InferenceKit(Kit):
         for is_streamed in (False, True):
             self._on_each(VARIANTS, partial(self._require_variant, is_streamed=is_streamed))
             self._on_model(partial(self._require_executions, is_streamed=is_streamed), NUMBERED_ANSWERS)
+            self._on_model(partial(self._require_other_callers, is_streamed=is_streamed), NUMBERED_ANSWERS)
         self._on_model(self._require_instances, NUMBERED_ANSWERS)
 
     async def _require_variant(self, model: AnsweringModel, name: str, *, is_streamed: bool) -> None:
@@ -262,6 +263,24 @@ class InferenceKit(Kit):
         answers = await asyncio.gather(*asked)
         expected = [_said(answer) for answer in model.answers.values()]
         require(9, answers == expected, f"executions at the same time got {answers}, not {expected}")
+
+    async def _require_other_callers(self, model: AnsweringModel, *, is_streamed: bool) -> None:
+        """Check that of two callers with equal requests, one that is cancelled takes nothing away from the other one."""
+        model.delay = 0.01
+        expected = _said(model.answers[0])
+        for ticks in range(_MAX_TICKS):
+            for place in (0, 1):
+                inference = self._bound(model)
+                asked = [_answer(inference, model.request(0), is_streamed=is_streamed) for _ in range(2)]
+                callers = [asyncio.ensure_future(each) for each in asked]
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                callers[place].cancel()
+                await asyncio.wait(callers, timeout=_A_DAY if self.is_virtual else _PATIENCE)
+                other = callers[1 - place]
+                got = _outcome_of(other)
+                said = f"of two callers with equal requests, one was cancelled, and the other one got {got}"
+                require(9, got == expected, said)
 
     async def _require_instances(self, model: AnsweringModel) -> None:
         """Check that two inferences in front of two models do not answer for each other."""
@@ -532,6 +551,15 @@ async def _answer(inference: CanInfer, request: InferenceRequest, *, is_streamed
         return _said((await _ask(inference, request, is_streamed=is_streamed))[-1])
     except InferenceError as error:
         return type(error).__name__
+
+
+def _outcome_of(task: asyncio.Future[object]) -> object:
+    """Return what a caller got, or how it ended; one that still waits is cancelled."""
+    if task.cancel():
+        return "nothing in time"
+    if task.cancelled():
+        return "a cancellation"
+    return task.exception() or task.result()
 
 
 def _require_deltas(items: Sequence[InferenceDelta | InferenceResponse], response: InferenceResponse) -> None:

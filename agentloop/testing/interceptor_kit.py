@@ -42,8 +42,8 @@ S = TypeVar("S", bound=StatePoint)
 
 _AGENT = "agent-of-the-kit"
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
-_CANCELLATIONS = 3
-"""How often an interceptor is cancelled before it is used again."""
+_CANCELLATIONS, _MANY = 3, 5
+"""How often an interceptor is cancelled before it is used again, and how often it serves one agent in turn."""
 _NO_TOOL = "tool_that_nobody_has"
 _OUTSIDE, _INSIDE = 10**9, -(10**9)
 
@@ -55,6 +55,9 @@ class InterceptorKit(Kit):
     other arguments or other tools, to do anything, gets tools and calls of yours:
 
         InterceptorKit(LimitPayments, tools=[pay], calls=[ToolCall("", "pay", '{"amount": 5}'), ToolCall("", "pay", '{"amount": 500}')])
+
+    The interceptor serves up to five executions in turn. One that counts over executions, such as a quota of calls for a day, gets a
+    limit that they do not reach.
 
     An interceptor that raises at a point in every execution which reaches it keeps no law by that: none is checked then.
 
@@ -175,6 +178,20 @@ class InterceptorKit(Kit):
 
         # Its model takes a second for each decision, so that executions at the same time take turns.
         self.for_all(self._scenarios.map(lambda scenario: evolve(scenario, wait=1)), holds)
+        self.for_each(_plain_scenarios(self.calls), self._require_same_again)
+
+    def _require_same_again(self, scenario: Scenario) -> None:
+        """Check that an interceptor gives an agent the same, however often it has served that agent before."""
+
+        async def run_in_turn() -> list[AgentState]:
+            shared = self.factory()
+            runs = [_InterceptorBench(evolve(scenario), (shared,), self.tools) for _ in range(_MANY)]
+            return [await each.run(_AGENT) for each in runs]
+
+        first, *others = map(to_plain, run_in_virtual_time(run_in_turn()))
+        for place, other in enumerate(others, 2):
+            differs = find_difference(first, other)
+            require(9, not differs, f"the first execution of an agent and the {place}th differ at {differs}")
 
     def law_13(self) -> None:
         """Each request extends the one before it, unless an epoch was announced."""

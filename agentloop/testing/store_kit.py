@@ -140,6 +140,7 @@ class StoreKit(Kit):
         self.for_all(st.tuples(_STEPS, limits), lambda example: asyncio.run(self._check_steps(*example)))
         for limit in (1, 3):
             asyncio.run(self._check_room(limit))
+        asyncio.run(self._check_use(3))
         times = [(now, seconds) for now in (0.0, 0.5, 1.7e9 + 0.75) for seconds in (0.25, 0.5, 1.75)]
         self.for_each(times, lambda case: asyncio.run(self._check_expiry(*case)))
         self.for_each(_STATES, lambda state: asyncio.run(self._check_state(state)))
@@ -175,6 +176,15 @@ class StoreKit(Kit):
         first = await _put(store, namespace, "key 0", 0)
         said = f"a namespace of at most {limit} states has that which was used before {limit} others"
         require(36, first is None, said, sentence=_EVICTION)
+
+    async def _check_use(self, limit: int) -> None:
+        """Check that a state which was used again stays, and that one which was not makes room."""
+        store, namespace = self.factory(), Namespace("used", limit)
+        for number in (*range(limit), 0, limit):
+            await _put(store, namespace, f"key {number}", number)
+        kept = await _put(store, namespace, "key 0", 0)
+        said = f"in a namespace of at most {limit} states, the state that was used last but one is gone"
+        require(36, kept == 0, said, sentence=_EVICTION)
 
     async def _check_expiry(self, start: float, seconds: float) -> None:
         """Check that a state is there until it expires, and not later, to some hundredths of a second."""

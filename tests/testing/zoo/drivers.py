@@ -164,6 +164,15 @@ class ChangesFirstMessage(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
+class SendsLastMessages(ToolCallingDriver):
+    """Breaks law 13: to save tokens, a request has the last two messages alone, and no epoch is announced."""
+
+    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
+        request = super().request(draft, messages)
+        return request.with_messages(request.messages[-2:])
+
+
+@frozen(kw_only=True)
 class LeaksTask(ToolCallingDriver):
     """Breaks law 19: a task is still running after the execution."""
 
@@ -554,6 +563,7 @@ DRIVERS: tuple[Member, ...] = (
     _planner(9, KeepsPlanInModule),
     _member(10, ForgesOutcomes),
     _member(13, ChangesFirstMessage),
+    _member(13, SendsLastMessages),
     _member(16, IgnoresDecisions),
     _member(16, ForgetsBegunCalls),
     _member(19, LeaksTask),

@@ -205,6 +205,23 @@ class SendsNoFormat(Relay):
             return await super().infer(request.with_response_format(None))
 
 
+class SharesARequest(Relay):
+    """Breaks law 9: equal requests at the same time are one, and when its caller is cancelled, nobody gets an answer."""
+
+    def __init__(self, model: CanInfer) -> None:
+        super().__init__(model)
+        self.running: dict[InferenceRequest, asyncio.Task[InferenceResponse]] = {}
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if request not in self.running:
+            self.running[request] = asyncio.ensure_future(super().infer(request))
+        task = self.running[request]
+        try:
+            return await task
+        finally:
+            self.running.pop(request, None)
+
+
 class BlocksTheLoop(Relay):
     """Breaks law 45: a pause between requests stops the whole event loop."""
 
@@ -224,6 +241,7 @@ INFERENCES: tuple[Member, ...] = (
     _inference(9, KeepsAnswersByLastMessage),
     _inference(9, KeepsAnswersByConversation),
     _inference(9, KeepsAnswersForAll),
+    _inference(9, SharesARequest),
     _inference(23, TakesEveryEndForNormal),
     _inference(33, AsksAgainWithLess),
     _inference(34, KeepsLock),

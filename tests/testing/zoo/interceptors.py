@@ -238,6 +238,17 @@ class RemembersTheLastStep(Interceptor):
         return point.with_state(point.state.with_metadata(began=self.began))
 
 
+class CountsCallsOfAgents(Interceptor):
+    """Breaks law 9: the calls of an execution are counted for its agent, and those of earlier executions are never forgotten."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        self.calls[point.state.agent_id] = self.calls.get(point.state.agent_id, 0) + 1
+        return point.block("too many calls") if self.calls[point.state.agent_id] > 12 else point
+
+
 class LocksAcrossPoints(Interceptor):
     """Breaks law 9: a lock is taken before a call and given back after it, though all calls of a batch begin before one has ended."""
 
@@ -332,6 +343,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(9, RemembersOnClass),
     _member(9, RemembersInModule),
     _member(9, LocksAcrossPoints),
+    _member(9, CountsCallsOfAgents),
     _member(9, RemembersTheLastStep),
     _member(13, PutsClockFirst),
     _member(13, ForgetsOldMessages),

@@ -118,6 +118,19 @@ def _told(update: Any) -> Any:
     return evolve(update, result=update)
 
 
+class EvictsWhatCameFirst(MemoryStore):
+    """Breaks law 36: the state that was stored first is evicted, however often it was used since."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        known = self._entries.get(namespace.name)
+        order = list(known.states) if known else []
+        result = await super().update(namespace, key, now, transition)
+        states = self._entries[namespace.name].states
+        for each in reversed([each for each in order if each in states]):
+            states.move_to_end(each, last=False)
+        return result
+
+
 class UsesABlockingClient(MemoryStore):
     """Breaks law 45: the event loop waits for the server that has the states."""
 
@@ -156,6 +169,7 @@ STORES: tuple[Member, ...] = (
     _store(9, CutsKeys),
     _store(9, JoinsNames),
     _store(9, SharesStates),
+    _store(36, EvictsWhatCameFirst),
     _store(36, ExpiresInWholeSeconds),
     _store(36, DeletesFirst),
     _store(36, KeepsLock),
