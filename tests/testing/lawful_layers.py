@@ -14,7 +14,7 @@ from agentloop.contracts.tool import CanCallTools
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call
 from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome, RunCall, UseTool
-from agentloop.values import Effect, ToolExecution
+from agentloop.values import Effect, ErrorInfo, ToolExecution, ToolStatus
 
 
 class Watches(CanLayerCalls):
@@ -142,3 +142,113 @@ class CopiesTools(CanLayerCalls):
 class _Copied(CallLayer):
     def bind(self, tool: Tool) -> Tool:
         return copy(tool)
+
+
+class AllowsFewCalls(CanLayerCalls):
+    """Blocks calls after the first three of an execution; a call that goes on is none of them."""
+
+    def __init__(self) -> None:
+        self.left = 3
+
+    def open(self, call: Call, batch: Admission) -> CallLayer | None:
+        return None if call.was_started else _Allowed(self, call, batch)
+
+
+class _Allowed(CallLayer):
+    def __init__(self, feature: AllowsFewCalls, call: Call, batch: Admission) -> None:
+        self.feature, self.call, self.batch = feature, call, batch
+
+    async def admit(self) -> None:
+        if self.feature.left:
+            self.feature.left -= 1
+        else:
+            self.batch.block(self.call, "there were three calls")
+
+
+class Masks(CanLayerCalls):
+    """Replaces what a tool returns, and keeps what it raises."""
+
+    def open(self, call: Call, batch: Admission) -> CallLayer:
+        return _Masked()
+
+
+class _Masked(CallLayer):
+    async def use(self, proceed: UseTool) -> Any:
+        await proceed()
+        return "***"
+
+
+class EndsSlowCalls(CanLayerCalls):
+    """Ends a call after a second: its tool is cancelled, and may have run."""
+
+    def open(self, call: Call, batch: Admission) -> CallLayer:
+        return _Timed(call, batch)
+
+
+class _Timed(CallLayer):
+    def __init__(self, call: Call, batch: Admission) -> None:
+        self.call, self.batch = call, batch
+
+    async def run(self, proceed: RunCall) -> CallOutcome:
+        try:
+            async with asyncio.timeout(1):
+                return await proceed()
+        except TimeoutError:
+            now, reason = self.batch.runtime.scope.clock.now(), ErrorInfo("TooSlow", "it took more than a second")
+            return self.call.settled(self.call.so_far(), ToolStatus.TIMED_OUT, now, error=reason)
+
+
+class Stores(CanLayerCalls):
+    """Stores how each call ended, which takes a while, one report at a time."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.reports: dict[str, CallOutcome] = {}
+
+    def open(self, call: Call, batch: Admission) -> CallLayer:
+        return _Stored(self, call.key)
+
+
+class _Stored(CallLayer):
+    def __init__(self, feature: Stores, key: str) -> None:
+        self.feature, self.key = feature, key
+
+    async def end(self, outcome: CallOutcome) -> CallOutcome:
+        async with self.feature.lock:
+            await asyncio.sleep(0.1)
+            self.feature.reports[self.key] = outcome
+        return outcome
+
+
+class Corrects(CanLayerCalls):
+    """Replaces an argument, so that the call is admitted once more, and notes the number of calls in the state."""
+
+    def open(self, call: Call, batch: Admission) -> CallLayer | None:
+        return None if call.was_started or call.decision is not None else _Corrected(call, batch)
+
+
+class _Corrected(CallLayer):
+    def __init__(self, call: Call, batch: Admission) -> None:
+        self.call, self.batch = call, batch
+
+    async def admit(self) -> None:
+        call, state = self.call, self.batch.state
+        self.batch.state = state.with_metadata(corrected=state.context.metadata.get("corrected", 0) + 1)
+        if call.call.arguments.get("value") == 3:
+            call.call = call.call.with_arguments({**call.call.arguments, "value": 4})
+            await self.batch.readmit(call)
+
+
+LAWFUL_LAYERS = (
+    Watches,
+    Limits,
+    RepeatsPureCalls,
+    AsksAboutEffects,
+    KeepsResults,
+    CopiesTools,
+    AllowsFewCalls,
+    Masks,
+    EndsSlowCalls,
+    Stores,
+    Corrects,
+)

@@ -13,7 +13,9 @@ from attrs import evolve
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call, tool_of
 from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome, Cut, RunCall, UseTool
+from agentloop.testing import CallLayerKit
 from agentloop.values import ErrorInfo, ToolExecution, ToolStatus
+from tests.testing.zoo.zoo import Member
 
 LEFT: list[asyncio.Task[Any]] = []
 
@@ -365,3 +367,90 @@ class EndsEarly(Span):
         LEFT.append(task)
         await asyncio.wait((task,), timeout=0.5)
         return task.result() if task.done() else self.settled(ToolStatus.TIMED_OUT, "it took too long")
+
+
+# --- found when the kit was written -----------------------------------------------------------------------------------------
+
+
+class AddsArguments(Span):
+    """Breaks law 17: the tool gets an argument that its schema does not have."""
+
+    async def admit(self) -> None:
+        self.call.arguments = {**(self.call.arguments or {}), "trace": self.call.key}
+
+
+class FailsOpen(Span):
+    """Breaks law 11: an interceptor that raises inside is taken for a tool that has failed."""
+
+    async def run(self, proceed: RunCall) -> CallOutcome:
+        try:
+            return await proceed()
+        except Exception as error:  # noqa: BLE001
+            return self.settled(ToolStatus.FAILED, str(error))
+
+
+class RestoresState(Span):
+    """Breaks law 22: the state is that from before the call again."""
+
+    async def admit(self) -> None:
+        self.state = self.batch.state
+
+    async def settle(self, grace: float | None) -> None:
+        self.batch.state = self.state
+
+
+class MasksLate(Span):
+    """Breaks law 10: an outcome is masked when its event has been emitted."""
+
+    async def settle(self, grace: float | None) -> None:
+        asyncio.get_running_loop().call_soon(self.mask)
+
+    def mask(self) -> None:
+        execution = self.call.outcome.execution
+        if execution is not None and execution.succeeded:
+            self.call.outcome = evolve(self.call.outcome, execution=execution.with_value("***"))
+
+
+def _layer(law: int, layer: Any) -> Member:
+    def make(examples: int) -> CallLayerKit:
+        return CallLayerKit(lambda: Lays(layer), begun=lambda feature: feature.running, examples=examples)
+
+    return Member(layer, law, make)
+
+
+LAYERS: tuple[Member, ...] = (
+    _layer(1, LeavesCallsOpen),
+    _layer(8, NumbersByEnd),
+    _layer(9, MixesOutcomes),
+    _layer(9, RemembersTheLastCall),
+    _layer(9, BlocksWhileAnotherRuns),
+    _layer(10, MasksLate),
+    _layer(11, FailsOpen),
+    _layer(14, RetriesEverything),
+    _layer(14, UsesTwice),
+    _layer(14, RunsTwice),
+    _layer(14, DeniesInterruptedCalls),
+    _layer(16, CatchesEverything),
+    _layer(16, LosesWaitingCalls),
+    _layer(16, AsksForever),
+    _layer(17, AddsArguments),
+    _layer(19, UploadsLater),
+    _layer(21, RaisesInCuts),
+    _layer(22, RestoresState),
+    _layer(25, AnswersEqualCalls),
+    _layer(25, NumbersIds),
+    _layer(25, HidesEffects),
+    _layer(34, KeepsPermits),
+    _layer(34, SwallowsCancellation),
+    _layer(34, ShieldsTools),
+    _layer(34, GivesUp),
+    _layer(35, UsesToolsDirectly),
+    _layer(38, RebuildsOutcomes),
+    _layer(45, BlocksTheLoop),
+    _layer(60, LeavesSpans),
+    _layer(60, EndsTheLastSpan),
+    _layer(60, EndsSpansAtSuccess),
+    _layer(60, NotesTwice),
+    _layer(60, OneCallAtATime),
+    _layer(60, EndsEarly),
+)
