@@ -44,7 +44,7 @@ ONE_CHILD: dict[str, str] = {
     "ServerSession": "the border to the MCP SDK, which is loaded late",
     "StreamDecoder": "the contract of decoders, beside `WireFormat`; wire formats of third parties implement it",
     "ToolFailed": "a failure that a tool explains to the model; `HostUnknown` may be over at the next try",
-    "ToolExecutor": "runs tools in this process; `RemoteToolExecutor` lets only the tools run elsewhere",
+    "ExecutorKit": "the kit of executors; that of layers around calls checks an executor with them",
     "ToolCallingDriver": "plays an exported test back",
     "VirtualTimeLoop": "time that jumps; `InterleavingLoop` also decides which task runs next",
 }

@@ -81,6 +81,7 @@ LAWS: Mapping[int, str] = {
     48: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
     49: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
     50: "Foreign text: with labels, a call that the words of others may have decided about waits for a person, whatever has carried these words.",
+    60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

@@ -23,8 +23,10 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import suggest
+from agentloop.executors.admission import CanLayerCalls
 from agentloop.models.wire_formats.wire_format import WireFormat
 from agentloop.testing.account_kit import AccountKit
+from agentloop.testing.call_layer_kit import CallLayerKit
 from agentloop.testing.compiler_kit import CompilerKit
 from agentloop.testing.driver_kit import DriverKit
 from agentloop.testing.event_bus_kit import EventBusKit
@@ -70,6 +72,7 @@ CHOICES: Mapping[str, _Choice] = {
     "interceptor": _Choice(CanIntercept, _of(InterceptorKit)),
     "journal": _Choice(CanJournal, _of(JournalKit)),
     "key": _Choice(None, _of(KeyFunctionKit)),
+    "layer": _Choice(CanLayerCalls, _of(CallLayerKit)),
     "listener": _Choice(None, _of(ListenerKit)),
     "mode": _Choice(CanUseMode, None, "a ModeKit needs how a model writes its turns"),
     "objects": _Choice(CanStoreObjects, _of(ObjectStoreKit)),

@@ -10,6 +10,7 @@ from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.keys import KEYS
+from tests.testing.zoo.layers import LAYERS
 from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
 from tests.testing.zoo.sandboxes import SANDBOXES
@@ -33,5 +34,6 @@ MEMBERS: tuple[Member, ...] = (
     *BUSES,
     *OBJECTS,
     *KEYS,
+    *LAYERS,
     *SANDBOXES,
 )
