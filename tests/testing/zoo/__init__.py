@@ -12,6 +12,7 @@ from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.keys import KEYS
 from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.queues import QUEUES
 from tests.testing.zoo.sandboxes import SANDBOXES
 from tests.testing.zoo.stores import STORES
 from tests.testing.zoo.translations import TRANSLATIONS
@@ -34,4 +35,5 @@ MEMBERS: tuple[Member, ...] = (
     *OBJECTS,
     *KEYS,
     *SANDBOXES,
+    *QUEUES,
 )
