@@ -336,6 +336,17 @@ class ExecutionJobs:
         return {"execution_id": request.execution_id, "status": state.status.value}
 
     async def _run(self, loop: AgentLoop, request: StartRequest | ResumeRequest, job: RunningJob) -> AgentState:
+        """Carry a request out, again while the journal cannot be reached: a job that failed for that would leave its execution."""
+        while True:
+            try:
+                return await self._try(loop, request, job)
+            except (JournalConflict, JournalCorrupt, SchemaTooNew, UnknownExecution):
+                raise
+            except JournalError as error:
+                logger.warning("execution %s is tried again: %s", request.execution_id, error)
+            await self._wait(request.execution_id)
+
+    async def _try(self, loop: AgentLoop, request: StartRequest | ResumeRequest, job: RunningJob) -> AgentState:
         if job.deaths > self._max_recoveries and await self._is_in_progress(request.execution_id):
             return await self._give_up(loop, request.execution_id)
         if job.deaths:
@@ -365,8 +376,6 @@ class ExecutionJobs:
         while True:
             try:
                 return await self._drive(loop, request)
-            except (JournalCorrupt, SchemaTooNew, UnknownExecution):
-                raise
             except ExecutionClaimed as error:
                 # A live writer drives it or an agent below it, here or elsewhere. The wait is for the one in the way: the attempt
                 # has added to the records of its callers.
@@ -377,8 +386,6 @@ class ExecutionJobs:
                 unknown += await self._journal.head(request.execution_id) is None
                 if unknown > _MAX_UNKNOWN_TRIES:
                     raise
-            except JournalError as error:
-                logger.warning("execution %s is tried again: %s", request.execution_id, error)
             await self._wait(request.execution_id)
 
     async def _drive(self, loop: AgentLoop, request: StartRequest | ResumeRequest) -> AgentState:
