@@ -19,7 +19,7 @@ PACKAGES = sorted(".".join(("agentloop", *stub.parent.relative_to(ROOT).parts)) 
 NAMES = {
     "agentloop": 44,
     "agentloop.compilers": 5,
-    "agentloop.contracts": 43,
+    "agentloop.contracts": 45,
     "agentloop.drivers": 9,
     "agentloop.durable": 33,
     "agentloop.errors": 72,

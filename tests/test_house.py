@@ -29,7 +29,7 @@ ONE_CHILD: dict[str, str] = {
     "ForwardingExecutor": "the base of wrappers of programs; kits watch an executor by one",
     "EndedByLayer": "how a layer ends a call, which the batch knows; a rejected early run is a case of one layer",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
-    "SimulatedScenario": "what programs simulate; the scenarios of the package are variants of one of them",
+    "MemoryQueue": "its moves are compared with rules that know none of its code",
     "Inboxes": "the inboxes of running executions, and those that a replay fills from the record",
     "MCPError": "an error of the protocol, and that of a task, as generation 2 of the MCP SDK has them",
     "ModelSettings": "what the driver of `for_model` is made with; `ModelOptions` adds the parts of the loop",

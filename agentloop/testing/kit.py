@@ -81,6 +81,8 @@ LAWS: Mapping[int, str] = {
     48: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
     49: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
     50: "Foreign text: with labels, a call that the words of others may have decided about waits for a person, whatever has carried these words.",
+    51: "Jobs: a job is queued once by its id, runs on one worker at a time, ends once, and is lost with no worker.",
+    52: "Turns: of the jobs that may start, the one with the highest priority starts first, then the oldest, and no more than a limit lets start.",
     60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""

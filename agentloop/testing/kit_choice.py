@@ -16,6 +16,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_keep_accounts import CanKeepAccounts
 from agentloop.contracts.can_keep_state import CanKeepState
+from agentloop.contracts.can_queue import CanQueue
 from agentloop.contracts.can_sandbox import CanSandbox
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.contracts.can_use_mode import CanUseMode
@@ -37,6 +38,7 @@ from agentloop.testing.journal_kit import JournalKit
 from agentloop.testing.key_function_kit import KeyFunctionKit
 from agentloop.testing.kit import Kit
 from agentloop.testing.object_store_kit import ObjectStoreKit
+from agentloop.testing.queue_kit import QueueKit
 from agentloop.testing.sandbox_kit import SandboxKit
 from agentloop.testing.store_kit import StoreKit
 from agentloop.testing.tool_kit import ListenerKit
@@ -76,6 +78,7 @@ CHOICES: Mapping[str, _Choice] = {
     "listener": _Choice(None, _of(ListenerKit)),
     "mode": _Choice(CanUseMode, None, "a ModeKit needs how a model writes its turns"),
     "objects": _Choice(CanStoreObjects, _of(ObjectStoreKit)),
+    "queue": _Choice(CanQueue, _of(QueueKit)),
     "sandbox": _Choice(CanSandbox, _of(SandboxKit)),
     "store": _Choice(CanKeepState, _of(StoreKit)),
     "tool": _Choice(Tool, None, "a ToolKit needs the arguments of calls"),

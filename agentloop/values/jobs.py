@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from attrs import field, frozen
 
@@ -12,6 +13,11 @@ from agentloop.errors.kinds import InvalidParameter, WorkDamaged
 from agentloop.values.json import JsonValue, freeze, parse_json
 from agentloop.values.tool_calls import ErrorInfo
 from agentloop.values.value import Value
+
+MAX_PRIORITY: Final = 1_000_000
+"""The number below which the priority of a job is, and above the negative of which."""
+_MAX_DELAY: Final = 10 * 365 * 86_400
+"""The longest delay of a job, in seconds: about ten years."""
 
 
 class JobKind(StrEnum):
@@ -224,3 +230,23 @@ def check_storable(text: str, what: str) -> None:
         ) from None
     if "\0" in text:
         raise InvalidParameter(f"{what} is a text without null characters")
+
+
+def check_job(job: Job) -> None:
+    """Check that a job can be queued.
+
+    Raises:
+        InvalidParameter: the id or the name of the queue is empty, a text cannot be stored, or the priority or the delay is out of range.
+    """
+    if not job.id.strip():
+        raise InvalidParameter("the id of a job is empty")
+    if not 0 <= job.delay <= _MAX_DELAY:
+        raise InvalidParameter(f"a delay is a number of seconds from 0 to {_MAX_DELAY:,}, not {job.delay}")
+    if not job.queue.strip():
+        raise InvalidParameter("the name of the queue is empty")
+    check_storable(job.id, "the id of the job")
+    check_storable(job.agent, "the name of the agent")
+    check_storable(job.queue, "the name of the queue")
+    check_storable(job.version or "", "the version")
+    if abs(job.priority) >= MAX_PRIORITY:
+        raise InvalidParameter(f"a priority is between -{MAX_PRIORITY - 1:,} and {MAX_PRIORITY - 1:,}")

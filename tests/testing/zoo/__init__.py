@@ -13,6 +13,7 @@ from tests.testing.zoo.keys import KEYS
 from tests.testing.zoo.layers import LAYERS
 from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.queues import QUEUES
 from tests.testing.zoo.sandboxes import SANDBOXES
 from tests.testing.zoo.stores import STORES
 from tests.testing.zoo.translations import TRANSLATIONS
@@ -36,4 +37,5 @@ MEMBERS: tuple[Member, ...] = (
     *KEYS,
     *LAYERS,
     *SANDBOXES,
+    *QUEUES,
 )
