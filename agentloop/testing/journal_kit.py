@@ -167,6 +167,8 @@ class JournalKit(Kit):
     def law_16(self) -> None:
         """Of two writers exactly one succeeds; a claimed execution can be neither claimed again nor deleted."""
         self._use(lambda journal, _: check_refused_append(journal))
+        append = JournalOperation("append", EXECUTIONS[0], ["{}"], ExecutionStatus.IN_PROGRESS, 0)
+        self.for_each(INVALID_APPENDS, lambda kind: _run(self._check_conflicts([append, evolve(append, kind=kind)])))
         self.for_all(
             operation_lists("race", *INVALID_APPENDS), lambda operations: _run(self._check_conflicts(operations))
         )
