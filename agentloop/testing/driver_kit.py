@@ -28,7 +28,7 @@ from agentloop.models.config import LLMConfig
 from agentloop.models.wire_formats.wire_format import wire_format
 from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
+from agentloop.testing.kit import PLACES, Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import (
     DriverObserver,
     ExecutorObserver,
@@ -74,8 +74,6 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 _MAX_DECISIONS = 12
 """How often an execution of a few calls can be suspended."""
-_CANCELLATIONS = 3
-"""How often a driver is cancelled before it is used again: each cancellation may leave something behind."""
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
 _PLAIN = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1),)), ScriptedTurn("done")))
 """What every driver can follow: one call, then the answer."""
@@ -531,11 +529,16 @@ class DriverKit(Kit):
             run_in_virtual_time(self._check_cancellation(evolve(_with_delays(scenario), wait=wait), cancel_after))
 
         self.for_all(st.tuples(_BATCHES, st.sampled_from(CANCELLATIONS), st.sampled_from([0, 1])), holds)
+        waiting = evolve(_with_delays(_PLAIN), wait=1)
+        self.for_each(
+            CANCELLATIONS,
+            lambda cancel_after: run_in_virtual_time(self._check_cancellation(evolve(waiting), cancel_after, PLACES)),
+        )
 
-    async def _check_cancellation(self, scenario: Scenario, cancel_after: float) -> None:
+    async def _check_cancellation(self, scenario: Scenario, cancel_after: float, times: int = 3) -> None:
         """Cancel an execution, in which each answer of the model and each tool takes a while, and use the driver again."""
         driver = self.factory(scenario)
-        runs = [await self._interrupt(scenario, (), cancel_after, driver) for _ in range(_CANCELLATIONS)]
+        runs = [await self._interrupt(scenario, (), cancel_after, driver) for _ in range(times)]
         for step in [step for run in runs for step in run.steps]:
             late = [batch for batch in step.batches if batch.is_late]
             require(34, not late, "the driver had calls executed after it was cancelled")

@@ -22,7 +22,7 @@ from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_real_time, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal
-from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
+from agentloop.testing.kit import PLACES, Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import RaisingInterceptor, Tally
 from agentloop.testing.scenario import waiting_calls
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -63,8 +63,6 @@ _MAX_DECISIONS = 12
 _CALLS_OF_A_BATCH = 4
 _AFTERWARDS = 60.0
 """How many seconds an executor is watched after the end of a batch."""
-_CANCELLATIONS = 3
-"""How often an executor is cancelled before it is used again."""
 _SECONDS_TO_STOP = 60.0
 """How long what was cancelled may take to end."""
 _SECONDS_TO_END, _TOY_SECONDS_TO_END = 60.0, 100.0
@@ -511,15 +509,17 @@ class ExecutorKit(Kit):
     def law_34(self) -> None:
         """An executor whose task is cancelled raises the cancellation, runs no more tools, and serves the next batch as a new one does."""
 
-        def holds(example: tuple[list[ToolCall], float]) -> None:
-            self._run(self._check_cancellation(*example))
+        def holds(example: tuple[list[ToolCall], float], times: int = 3) -> None:
+            self._run(self._check_cancellation(*example, times))
 
         batches = waiting_calls("echo", "alone", "keyed")
         self.for_all(st.tuples(batches, st.sampled_from(CANCELLATIONS)), holds)
+        if self.second is None:
+            self.for_each(CANCELLATIONS, lambda cancel_after: holds(([toy_call("echo", 1)], cancel_after), PLACES))
 
-    async def _check_cancellation(self, calls: Sequence[ToolCall], cancel_after: float) -> None:
+    async def _check_cancellation(self, calls: Sequence[ToolCall], cancel_after: float, times: int) -> None:
         executor = self.factory()
-        for _ in range(_CANCELLATIONS if self.second is None else 1):  # each may leave something behind
+        for _ in range(times if self.second is None else 1):  # each may leave something behind
             run = await self._bench(executor=executor).run(_slow(calls), cancel_after=cancel_after)
             if not run.was_cancelled:
                 break

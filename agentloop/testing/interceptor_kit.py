@@ -23,7 +23,7 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.policies.prefix_guard import PrefixGuard
 from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
+from agentloop.testing.kit import PLACES, Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import Tally
 from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, scenarios_of
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -42,8 +42,8 @@ S = TypeVar("S", bound=StatePoint)
 
 _AGENT = "agent-of-the-kit"
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
-_CANCELLATIONS, _MANY = 3, 5
-"""How often an interceptor is cancelled before it is used again, and how often it serves one agent in turn."""
+_MANY = 5
+"""How often an interceptor serves one agent in turn."""
 _NO_TOOL = "tool_that_nobody_has"
 _OUTSIDE, _INSIDE = 10**9, -(10**9)
 
@@ -272,19 +272,19 @@ class InterceptorKit(Kit):
     def law_34(self) -> None:
         """A cancellation that reaches the interceptor leaves it, it does not go on to the next layer, and it serves others as before."""
 
-        async def run_again(bench: _InterceptorBench, cancel_after: float) -> AgentState:
+        async def run_again(bench: _InterceptorBench, cancel_after: float, times: int) -> AgentState:
             await bench.run_cancelled(cancel_after)
             again = evolve(bench, interceptors=bench.interceptors[:1])
-            for _ in range(_CANCELLATIONS - 1):
+            for _ in range(times - 1):
                 await again.run_cancelled(cancel_after)
             await again.run(_AGENT)
             return await evolve(again, clock=ManualClock(), events=[]).run(_AGENTS[0])
 
-        def holds(example: tuple[Scenario, float, float]) -> None:
+        def holds(example: tuple[Scenario, float, float], times: int = 3) -> None:
             scenario, cancel_after = evolve(example[0], wait=example[2]), example[1]
             inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
             bench = self._bench(scenario, inside, outside, clock=LoopClock())
-            state = run_in_virtual_time(run_again(bench, cancel_after))
+            state = run_in_virtual_time(run_again(bench, cancel_after, times))
             differs = find_difference(to_plain(state), to_plain(self._run(scenario, agent=_AGENTS[0])))
             said = "after executions that were cancelled, another one differs from the same execution alone"
             require(34, not differs, f"{said} at {differs}")
@@ -297,6 +297,8 @@ class InterceptorKit(Kit):
 
         times = st.sampled_from(CANCELLATIONS), st.sampled_from([0, 1])
         self.for_all(st.tuples(self._scenarios, *times), holds)
+        together = _plain_scenarios(self.calls)[-1]
+        self.for_each(CANCELLATIONS, lambda cancel_after: holds((together, cancel_after, 1), PLACES))
 
     def law_38(self) -> None:
         """A name that no tool has is refused before an execution begins, and the name of a tool is not."""

@@ -13,7 +13,7 @@ from attrs import define
 from hypothesis import strategies as st
 
 from agentloop.testing.blocking import YIELDING, refuse_blocking
-from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.kit import PLACES, Kit, checked_factory, require
 from agentloop.testing.surroundings import Surroundings
 from agentloop.values.secrets import KeyFunction, Secret
 
@@ -131,11 +131,12 @@ class KeyFunctionKit(Kit):
         async def check(ticks: int) -> None:
             vault = _Vault(holds=asyncio.Event())
             function = self.factory(vault.fetch)
-            task = asyncio.ensure_future(_call(function))
-            await _turns(ticks)
-            task.cancel()
-            await asyncio.wait([task], timeout=_PATIENCE)
-            require(34, task.cancelled(), "a call was cancelled, and did not raise that")
+            for _ in range(PLACES):
+                task = asyncio.ensure_future(_call(function))
+                await _turns(ticks)
+                task.cancel()
+                await asyncio.wait([task], timeout=_PATIENCE)
+                require(34, task.cancelled(), "a call was cancelled, and did not raise that")
             vault.holds = None
             later = asyncio.ensure_future(_call(function))
             await asyncio.wait([later], timeout=_PATIENCE)

@@ -18,7 +18,7 @@ from agentloop.durable.deltas import is_same_json
 from agentloop.durable.replaying.comparison import differences
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.policies.prefix_guard import PrefixGuard
-from agentloop.testing.clocks import Deadlock, bounded_turns
+from agentloop.testing.clocks import Deadlock, RealTime, RunBounds, bounded_runs
 from agentloop.values.reprs import format_count
 
 T = TypeVar("T")
@@ -90,6 +90,14 @@ LAWS: Mapping[int, str] = {
 _MAX_SHOWN = 160
 _MAX_TURNS = 100_000
 """How many turns of the event loop a run of a kit may take; the longest ones take a few thousand."""
+_MAX_SECONDS = 10.0
+"""How long an implementation that a kit runs in virtual time may wait for threads and sockets, in all laws together."""
+_IN_REAL_TIME = (
+    f"it waits for threads or sockets for more than {_MAX_SECONDS:.0f} seconds in all, and their time is real: a kit of parts that "
+    "work in real time is told so, by second=… or is_virtual=False"
+)
+PLACES = 12
+"""How often something is repeated that may use up a place of a pool or a semaphore each time; these have up to ten by default."""
 _PAGE = "docs/laws.md"
 
 
@@ -113,6 +121,7 @@ class Kit:
 
     def __init__(self, *, examples: int = 100) -> None:
         self.examples = examples
+        self._bounds = RunBounds(_MAX_TURNS, _MAX_SECONDS)
         self._failing: object = None
         self._failure: Exception | None = None
 
@@ -140,7 +149,7 @@ class Kit:
             raise ConfigurationError(f"{type(self).__name__} checks the laws {self.laws}, not {law}")
         self._failing = self._failure = None
         try:
-            with _without_log(), bounded_turns(_MAX_TURNS):
+            with _without_log(), bounded_runs(self._bounds):
                 self.require_working()
                 check()
         except LawNotChecked as failure:
@@ -171,6 +180,8 @@ class Kit:
     def _raise_error(self, law: int, error: Exception, cause: Exception) -> NoReturn:
         if isinstance(error, LawViolation):
             self._raise_violation(law, error)
+        if isinstance(error, RealTime):
+            raise LawNotChecked(_IN_REAL_TIME, law) from cause
         sentence = self.sentences.get(law, "")
         raise LawViolation(law, self.describe_error(error), self._failing, sentence=sentence) from cause
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -25,8 +26,11 @@ from agentloop.testing import (
     LawViolation,
     ToolKit,
     check_laws,
+    clocks,
+    run_in_virtual_time,
     surroundings,
 )
+from agentloop.testing import kit as kits
 from agentloop.testing.kit import LAWS, Kit, find_difference, require
 from agentloop.testing.surroundings import Surroundings
 from agentloop.values import Effect, ToolCalls, ToolExecutions
@@ -230,6 +234,27 @@ def test_threads_that_stay_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) 
     go_on.set()
     assert caught.value.took_time
     assert kit.cases == 1
+
+
+class WaitingKit(Kit):
+    """Waits for a thread in each case, in a program in virtual time."""
+
+    laws = (1,)
+
+    def law_1(self) -> None:
+        self.for_all(st.integers(0, 1000), lambda _: run_in_virtual_time(_wait_for_thread()))
+
+
+async def _wait_for_thread() -> None:
+    await asyncio.to_thread(threading.Event().wait, 0.1)
+
+
+def test_what_takes_real_time_is_not_checked_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kit does not wait for hours, and does not call broken what waits for threads again and again."""
+    monkeypatch.setattr(clocks, "_COUNTED", 0.05)
+    monkeypatch.setattr(kits, "_MAX_SECONDS", 0.25)
+    with pytest.raises(LawNotChecked, match="their time is real"):
+        WaitingKit().check(1)
 
 
 def test_without_shrinking_the_first_failing_case_is_reported() -> None:

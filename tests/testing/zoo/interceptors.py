@@ -20,7 +20,15 @@ from agentloop.interception import (
 )
 from agentloop.testing import InterceptorKit
 from agentloop.values import InferenceResponse, Message, ToolExchange, ToolExecution
-from agentloop.values.points import AfterStep, AroundInference, BeforeExecution, BeforeStep, Proceed, ProceedToolUse
+from agentloop.values.points import (
+    AfterExecution,
+    AfterStep,
+    AroundInference,
+    BeforeExecution,
+    BeforeStep,
+    Proceed,
+    ProceedToolUse,
+)
 from tests.testing.zoo.zoo import Member
 
 STARTED: list[object] = []
@@ -312,6 +320,21 @@ class NamesNothing(HoldsByName, CanNameTools):
         return ()
 
 
+class LimitsExecutions(Interceptor):
+    """Breaks law 34: eight executions run at a time, and one that is cancelled keeps its place."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(8)
+
+    async def before_execution(self, point: BeforeExecution) -> BeforeExecution:
+        await self.places.acquire()
+        return point
+
+    async def after_execution(self, point: AfterExecution) -> AfterExecution:
+        self.places.release()
+        return point
+
+
 class AsksItsPolicyServer(Interceptor):
     """Breaks law 45: the event loop waits for a server with every call."""
 
@@ -359,6 +382,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(34, SwallowsCancellation),
     _member(34, WaitsOn),
     _member(34, KeepsItsLock),
+    _member(34, LimitsExecutions),
     _naming(38, HoldsByName),
     _naming(38, NamesNothing),
     _member(45, AsksItsPolicyServer),
