@@ -82,6 +82,10 @@ LAWS: Mapping[int, str] = {
     49: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
     50: "Foreign text: with labels, a call that the words of others may have decided about waits for a person, whatever has carried these words.",
     60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
+    61: (
+        "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "
+        "goes on from its record after a crash."
+    ),
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

@@ -45,5 +45,6 @@ REASONS: Mapping[str, str] = {
     "Delivery": "one listener that raises silences the audit log.",
     "Keys": "a key that was withdrawn is used on, or a rotation needs a restart.",
     "Nesting": "a trace has spans without an end, and a permit that nobody returns lets every later call wait forever.",
+    "Delegation": "agents spend what nobody has allowed, and nobody sees what they do.",
 }
 """One sentence for each law, by its name, after "without it"."""
