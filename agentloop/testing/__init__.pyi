@@ -1,4 +1,5 @@
 from agentloop.testing.account_kit import AccountKit as AccountKit
+from agentloop.testing.agent_tool_kit import AgentToolKit as AgentToolKit
 from agentloop.testing.call_layer_kit import CallLayerKit as CallLayerKit
 from agentloop.testing.clocks import CountingIds as CountingIds
 from agentloop.testing.clocks import LoopClock as LoopClock

@@ -416,7 +416,7 @@ class LayeredExecutor(ToolExecutor):
 
 
 @define(eq=False, repr=False)
-class _Passage:
+class LayeredHook:
     """One hook of one call, as one side saw it.
 
     Attributes:
@@ -443,7 +443,7 @@ class _Passage:
         return not self.ended
 
 
-class _Side(CanLayerCalls):
+class CallSide(CanLayerCalls):
     """Notes what passes one side of the layer under test, and changes nothing.
 
     Attributes:
@@ -453,7 +453,7 @@ class _Side(CanLayerCalls):
     """
 
     def __init__(self, count: Iterator[int]) -> None:
-        self.passages: list[_Passage] = []
+        self.passages: list[LayeredHook] = []
         self.calls: dict[str, Call] = {}
         self.is_cut_at_end = False
         self._count = count
@@ -467,7 +467,7 @@ class _Side(CanLayerCalls):
 
     async def note(self, key: str, hook: str, proceed: Callable[[], Awaitable[T]]) -> T:
         """Note a hook, and what comes out of it."""
-        passage = _Passage(key, hook, next(self._count))
+        passage = LayeredHook(key, hook, next(self._count))
         self.passages.append(passage)
         try:
             outcome = await proceed()
@@ -482,17 +482,17 @@ class _Side(CanLayerCalls):
 
     async def note_end(self, key: str, outcome: CallOutcome) -> None:
         """Note that a call has ended, and cancel the batch meanwhile if that is wanted."""
-        self.passages.append(_Passage(key, "end", next(self._count), next(self._count), given=outcome))
+        self.passages.append(LayeredHook(key, "end", next(self._count), next(self._count), given=outcome))
         if self.is_cut_at_end and self._batch is not None:
             self.is_cut_at_end = False
             self._batch.cancel()
             await asyncio.sleep(_BELATED)
 
-    def of(self, hook: str) -> list[_Passage]:
+    def of(self, hook: str) -> list[LayeredHook]:
         """Return the passages of a hook."""
         return [each for each in self.passages if each.hook == hook]
 
-    def last(self, other: _Passage) -> _Passage | None:
+    def last(self, other: LayeredHook) -> LayeredHook | None:
         """Return the passage of the same hook and call that had begun when the other one did; None without one."""
         found = [each for each in self.of(other.hook) if each.key == other.key and each.began < other.began]
         return found[-1] if found else None
@@ -506,7 +506,7 @@ class _Side(CanLayerCalls):
 class _Noted(CallLayer):
     __slots__ = ("_key", "_side")
 
-    def __init__(self, side: _Side, key: str) -> None:
+    def __init__(self, side: CallSide, key: str) -> None:
         self._side = side
         self._key = key
 
@@ -538,8 +538,8 @@ class _Watch:
 
     def __init__(self, feature: CanLayerCalls, begun: Callable[[Any], object] | None) -> None:
         numbers = count(1)
-        self.outside = _Side(numbers)
-        self.inside = _Side(numbers)
+        self.outside = CallSide(numbers)
+        self.inside = CallSide(numbers)
         self._feature = feature
         self._begun = begun
         self._before = self.begun_now()

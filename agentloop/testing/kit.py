@@ -84,6 +84,10 @@ LAWS: Mapping[int, str] = {
     51: "Jobs: a job is queued once by its id, runs on one worker at a time, ends once, and is lost with no worker.",
     52: "Turns: of the jobs that may start, the one with the highest priority starts first, then the oldest, and no more than a limit lets start.",
     60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
+    61: (
+        "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "
+        "goes on from its record after a crash."
+    ),
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

@@ -27,6 +27,7 @@ from agentloop.errors.hints import suggest
 from agentloop.executors.admission import CanLayerCalls
 from agentloop.models.wire_formats.wire_format import WireFormat
 from agentloop.testing.account_kit import AccountKit
+from agentloop.testing.agent_tool_kit import AgentToolKit
 from agentloop.testing.call_layer_kit import CallLayerKit
 from agentloop.testing.compiler_kit import CompilerKit
 from agentloop.testing.driver_kit import DriverKit
@@ -66,6 +67,7 @@ def _of(kit: Callable[..., Kit]) -> Callable[[Any, int], Kit]:
 
 CHOICES: Mapping[str, _Choice] = {
     "accounts": _Choice(CanKeepAccounts, _of(AccountKit)),
+    "agent": _Choice(None, _of(AgentToolKit)),
     "bus": _Choice(CanHandleEvents, _of(EventBusKit)),
     "compiler": _Choice(CanCompileMessages, _of(CompilerKit)),
     "driver": _Choice(CanUseTools, _of(DriverKit)),

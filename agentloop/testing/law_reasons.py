@@ -47,5 +47,6 @@ REASONS: Mapping[str, str] = {
     "Jobs": "an order is worked on twice after a restart, or never.",
     "Turns": "what is urgent waits behind what is not, and a limit that protects a service does not.",
     "Nesting": "a trace has spans without an end, and a permit that nobody returns lets every later call wait forever.",
+    "Delegation": "agents spend what nobody has allowed, and nobody sees what they do.",
 }
 """One sentence for each law, by its name, after "without it"."""

@@ -19,7 +19,7 @@ from agentloop.contracts.tool import (
     ToolContext,
     ToolPolicy,
 )
-from agentloop.errors import ExecutionFailed, ToolFailed
+from agentloop.errors import ExecutionFailed, ToolFailed, ToolUnavailable
 from agentloop.values import AgentState, Effect, ToolCall
 from agentloop.values.authority import Declarations
 from agentloop.values.tool_calls import EgressLike
@@ -179,4 +179,25 @@ class AsksForBrevity(Around):
         return await super().use(**({**arguments, "task": f"{task} Be brief."} if isinstance(task, str) else arguments))
 
 
-LAWFUL_AGENTS = (Around, Logs, Renames, Limits, RepeatsPureAgents, LimitsTime, AsksForBrevity)
+class RefusesMany(Around):
+    """Refuses an agent that was asked before in the same execution."""
+
+    def __init__(self, tool: Tool) -> None:
+        super().__init__(tool)
+        self.asked: dict[str, str] = {}
+
+    def with_tool_context(self, context: ToolContext) -> Self:
+        bound = super().with_tool_context(context)
+        bound.context = context
+        return bound
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        first = self.asked.setdefault(self.context.execution_id, self.context.idempotency_key)
+        if first != self.context.idempotency_key:
+            raise ToolUnavailable("one question is enough")
+        return await super().use(**arguments)
+
+    context: ToolContext
+
+
+LAWFUL_AGENTS = (Around, Logs, Renames, Limits, RepeatsPureAgents, LimitsTime, AsksForBrevity, RefusesMany)

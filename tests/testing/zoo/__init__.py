@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.testing.zoo.agents import AGENTS
 from tests.testing.zoo.buses import BUSES
 from tests.testing.zoo.drivers import DRIVERS
 from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
@@ -36,6 +37,7 @@ MEMBERS: tuple[Member, ...] = (
     *OBJECTS,
     *KEYS,
     *LAYERS,
+    *AGENTS,
     *SANDBOXES,
     *QUEUES,
 )

@@ -18,11 +18,14 @@ from agentloop.contracts.tool import (
     CanRequireDependencies,
     Tool,
     ToolContext,
+    ToolPolicy,
 )
-from agentloop.errors import CallSuspended, ExecutionFailed, ToolFailed
+from agentloop.errors import CallSuspended, ExecutionFailed, ToolFailed, ToolUnavailable
+from agentloop.testing import AgentToolKit
 from agentloop.values import AgentState, Effect, ToolCall, ToolResult
 from agentloop.values.labels import CLEAN
 from tests.testing.lawful_agents import Around
+from tests.testing.zoo.zoo import Member
 
 LEFT: list[asyncio.Task[Any]] = []
 
@@ -222,6 +225,22 @@ class Apologizes(Around):
             return "The expert is not available."
 
 
+class SaysUnavailable(Around):
+    """Breaks law 41: of an agent that has failed after an effect it says that nothing has happened."""
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        try:
+            return await super().use(**arguments)
+        except (ExecutionFailed, ToolFailed) as failure:
+            raise ToolUnavailable("the expert is not available") from failure
+
+
+class ForgetsTimeLimit(Around):
+    """Breaks law 38: the time limit of the agent is gone."""
+
+    policy = ToolPolicy(sequential=True)
+
+
 class Retries(Around):
     """Breaks law 14: an agent that has failed does its work again."""
 
@@ -250,6 +269,10 @@ class BindsInPlace(Around):
     def around(self, tool: Any) -> Self:
         self.tool = tool
         return self
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        await asyncio.sleep(0)  # as for a permit
+        return await super().use(**arguments)
 
 
 class AnswersFromMemory(Around):
@@ -309,7 +332,7 @@ class ForgetsDependencies(ForgetsToContinue, CanContinueCall, CanLabelResult):
 
 
 class AcceptsAnything(Around):
-    """Breaks law 38: the arguments of the agent are not checked."""
+    """Breaks law 17: the arguments of the agent are not checked."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -391,3 +414,47 @@ class NeedsNothing(Around, CanRequireDependencies):
 
     def check_dependencies(self, dependencies: object) -> None:
         """Check nothing."""
+
+
+def _agent(law: int, wrapper: Any) -> Member:
+    return Member(wrapper, law, lambda examples: AgentToolKit(wrapper, examples=examples))
+
+
+AGENTS: tuple[Member, ...] = (
+    _agent(9, BindsInPlace),
+    _agent(9, AnswersFromMemory),
+    _agent(9, MixesAnswers),
+    _agent(14, Retries),
+    _agent(14, AsksTwice),
+    _agent(16, CatchesEverything),
+    _agent(16, HidesWhatWaits),
+    _agent(16, ForgetsProgress),
+    _agent(16, ForgetsResumption),
+    _agent(17, AcceptsAnything),
+    _agent(19, ReportsLater),
+    _agent(27, StartsAfresh),
+    _agent(27, NumbersAttempts),
+    _agent(34, SwallowsCancellation),
+    _agent(34, ShieldsAgents),
+    _agent(34, KeepsPermits),
+    _agent(38, SaysPure),
+    _agent(38, ForgetsEgress),
+    _agent(38, ForgetsPlace),
+    _agent(38, ForgetsTimeLimit),
+    _agent(38, ForgetsDependencies),
+    _agent(38, NeedsNothing),
+    _agent(40, ForgetsTheTool),
+    _agent(40, SaysMore),
+    _agent(40, AcceptsAll),
+    _agent(41, Apologizes),
+    _agent(41, SaysUnavailable),
+    _agent(50, VouchesForAgents),
+    _agent(50, HidesTheAuthor),
+    _agent(61, OwnContext),
+    _agent(61, Worker),
+    _agent(61, HidesEvents),
+    _agent(61, ForgetsDepth),
+    _agent(61, OwnDependencies),
+    _agent(61, OneAgentAtATime),
+    _agent(61, ForgetsToContinue),
+)
