@@ -293,7 +293,7 @@ LIARS: Mapping[str, Liar] = {
     "cluster: newest first": Liar(ClusterScenario, "started before", 40, [(MemoryQueue, "_startable", newest_first)]),
     "cluster: no limit": Liar(ClusterScenario, "of the queue narrow", 40, [(MemoryQueue, "_has_room", always)]),
     "cluster: lost answer": Liar(ClusterScenario, "", 40, [(MachinePlace, "_request", property(ask_anew))]),
-    "cluster: lost job": Liar(ClusterScenario, "", 40, [(MachineQueue, "enqueue", enqueue_hopefully)]),
+    "cluster: lost job": Liar(ClusterScenario, "", 400, [(MachineQueue, "enqueue", enqueue_hopefully)]),
     "cluster: interruption as end": Liar(ClusterScenario, "", 40, [(JobRunner, "_run", end_interrupted)]),
     "cluster: work of the dead": Liar(ClusterScenario, "", 40, [(MemoryQueue, "bury", leave_jobs)]),
     "server: forgotten key": Liar(ServerScenario, "one request has started", 40, [(Operations, "_new_id", forget_key)]),
