@@ -94,10 +94,10 @@ def test_planted_defects_are_found(name: str) -> None:
     """Each defect is found within its number of seeds, and not in the package without it."""
     liar = LIARS[name]
     with liar.lies():
-        runs = (simulate(seed, liar.scenario) for seed in range(liar.seeds))
+        runs = (liar.run(seed) for seed in range(liar.seeds))
         found = next((run for run in runs if any(liar.finds in problem for problem in run.problems)), None)
     assert found is not None, f"not found in {liar.seeds} seeds"
-    assert not simulate(found.seed, liar.scenario).problems
+    assert not liar.run(found.seed).problems
 
 
 @pytest.mark.heavy
@@ -106,7 +106,7 @@ def test_planted_defects_are_found_from_any_seed_on(name: str) -> None:
     """Other seeds find each defect, too, and the plan of faults shrinks to one that still does."""
     liar = LIARS[name]
     with liar.lies():
-        runs = (simulate(seed, liar.scenario) for seed in range(10_000, 10_000 + 5 * liar.seeds))
+        runs = (liar.run(seed) for seed in range(10_000, 10_000 + 5 * liar.seeds))
         found = next((run for run in runs if any(liar.finds in problem for problem in run.problems)), None)
         assert found is not None
         smallest = shrink_run(found, liar.scenario)
