@@ -158,7 +158,6 @@ class EngineWorker(CanTakeJobs):
         self._locks = open_locks(database)
         self._signal = open_signal(database)
         self._watch = Watch(self._locks, self, note, lost_after=lost_after)
-        self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._claimed: dict[str, _Taken] = {}  # by their ids in the engine
         self._ready: asyncio.Queue[_Taken] = asyncio.Queue()

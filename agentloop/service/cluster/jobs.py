@@ -59,6 +59,8 @@ class LastAttempts:
 
 _PUT_BACK_SECONDS = 0.25
 """How long a job that was cancelled by a part of its own waits before it goes back into its queue, in seconds."""
+_CLOSE_SECONDS = 5.0
+"""How long a worker that must not go on waits for what it has interrupted, in seconds."""
 _OUTCOME_SECONDS = 5.0
 """How long a drained worker waits until the ends of its jobs are stored, in seconds."""
 
@@ -165,4 +167,4 @@ class JobRunner:
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left)
+            await asyncio.wait(left, timeout=_CLOSE_SECONDS)

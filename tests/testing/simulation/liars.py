@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
@@ -19,13 +19,16 @@ from agentloop.errors import DatabaseUnavailable
 from agentloop.executors.call_layers import OPEN, CallOutcome
 from agentloop.executors.journaled_call import JournaledCall
 from agentloop.interception.cancellation import CancellationToken
+from agentloop.loop.inbox import Inboxes
 from agentloop.service.cluster.jobs import JobRunner
 from agentloop.service.server.executions import LocalExecutions
 from agentloop.service.server.feeds import _Position
 from agentloop.service.server.operations import Operations
 from agentloop.service.simulation.cluster import ClusterScenario
 from agentloop.service.simulation.server import ServerScenario
+from agentloop.testing.simulation.faults import SimulatedFault, plan_faults
 from agentloop.testing.simulation.memory_queue import MemoryQueue
+from agentloop.testing.simulation.runs import SimulatedRun, simulate
 from agentloop.testing.simulation.scenarios import RecoveryScenario, SimulatedScenario, WorkerTools
 from agentloop.testing.simulation.storage import MachinePlace, MachineQueue
 from agentloop.testing.simulation.world import SimulatedWorker
@@ -33,7 +36,7 @@ from agentloop.tools.decorator import tool
 from agentloop.values.jobs import JobState
 from agentloop.values.tool_calls import ToolResult, ToolStatus
 
-Replace = Callable[..., Any]
+_MANY = 40
 
 
 @frozen
@@ -45,12 +48,19 @@ class Liar:
         finds: a part of the problem that it causes.
         seeds: within how many seeds it is found.
         parts: what is replaced: an object, a name, and what is there instead.
+        kinds: the faults to which a plan of many faults is confined, for a defect that needs one of them at a rare place.
     """
 
     scenario: str | type[SimulatedScenario]
     finds: str
     seeds: int
     parts: Sequence[tuple[Any, str, Any]]
+    kinds: Sequence[SimulatedFault] = ()
+
+    def run(self, seed: int) -> SimulatedRun:
+        """Run a seed of the scenario."""
+        plan = plan_faults(seed, kinds=self.kinds, most=_MANY, gap=60) if self.kinds else None
+        return simulate(seed, self.scenario, plan=plan)
 
     @contextmanager
     def lies(self) -> Iterator[None]:
@@ -63,11 +73,6 @@ class Liar:
 
 def nothing(*_: Any, **__: Any) -> None:
     """Do nothing where something is to be checked or done."""
-
-
-def no_commands(_: Any) -> tuple[str, ...]:
-    """Remember no command."""
-    return ()
 
 
 def always(*_: Any) -> bool:
@@ -165,6 +170,7 @@ _take_now = MemoryQueue.take_now
 _startable = MemoryQueue._startable
 _enqueue = MachineQueue.enqueue
 _run_job = JobRunner._run
+_take_messages = Inboxes.take
 
 
 async def take_twice(self: Any, worker: str, request: str = "") -> Any:
@@ -216,6 +222,12 @@ async def end_interrupted(self: Any, job: Any) -> None:
     except asyncio.CancelledError:
         await asyncio.shield(self._place.end(job))
         raise
+
+
+def take_messages_twice(self: Any, execution_id: str) -> Any:
+    """Let a step receive each message two times."""
+    messages = _take_messages(self, execution_id)
+    return [*messages, *messages]
 
 
 def leave_jobs(self: Any, worker: str) -> None:
@@ -286,14 +298,20 @@ LIARS: Mapping[str, Liar] = {
     "cluster: no hand-over": Liar(ClusterScenario, "kept the jobs", 40, [(JobRunner, "hand_over", hand_nothing_over)]),
     "cluster: deaf cancellation": Liar(ClusterScenario, "told to stop", 40, [(CancellationToken, "cancel", nothing)]),
     "cluster: lost tail": Liar(ClusterScenario, "", 40, [(MemoryJournal, "append_using", lose_tail)]),
-    "cluster: message taken twice": Liar(
-        ClusterScenario, "", 40, [(ExecutionRecorder, "delivered_commands", no_commands)]
-    ),
+    "cluster: message taken twice": Liar(ClusterScenario, "", 40, [(Inboxes, "take", take_messages_twice)]),
     "cluster: late word": Liar(ClusterScenario, "", 40, [(MemoryQueue, "_held", hold_all)]),
     "cluster: newest first": Liar(ClusterScenario, "started before", 40, [(MemoryQueue, "_startable", newest_first)]),
     "cluster: no limit": Liar(ClusterScenario, "of the queue narrow", 40, [(MemoryQueue, "_has_room", always)]),
-    "cluster: lost answer": Liar(ClusterScenario, "", 40, [(MachinePlace, "_request", property(ask_anew))]),
-    "cluster: lost job": Liar(ClusterScenario, "", 40, [(MachineQueue, "enqueue", enqueue_hopefully)]),
+    "cluster: lost answer": Liar(
+        ClusterScenario,
+        "kept the jobs",
+        40,
+        [(MachinePlace, "_request", property(ask_anew))],
+        [SimulatedFault.UNANSWERED],
+    ),
+    "cluster: lost job": Liar(
+        ClusterScenario, "", 40, [(MachineQueue, "enqueue", enqueue_hopefully)], [SimulatedFault.REFUSE]
+    ),
     "cluster: interruption as end": Liar(ClusterScenario, "", 40, [(JobRunner, "_run", end_interrupted)]),
     "cluster: work of the dead": Liar(ClusterScenario, "", 40, [(MemoryQueue, "bury", leave_jobs)]),
     "server: forgotten key": Liar(ServerScenario, "one request has started", 40, [(Operations, "_new_id", forget_key)]),
