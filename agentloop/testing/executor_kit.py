@@ -15,7 +15,13 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import CallLog
 from agentloop.durable.recorder import ExecutionRecorder
-from agentloop.events.tool_calls import ToolCallSettled
+from agentloop.events.tool_calls import (
+    ToolCallBlocked,
+    ToolCallCompleted,
+    ToolCallRejected,
+    ToolCallSettled,
+    ToolCallStarted,
+)
 from agentloop.interception.interceptor import Interceptor
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_real_time, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
@@ -236,7 +242,7 @@ class ExecutorKit(Kit):
             require(9, seen <= {agent}, f"a {effect} call of whoami by {agent} saw the state of {seen - {agent}}")
 
     def law_10(self) -> None:
-        """The outcomes in events are the outcomes in the result, also of calls that were made before."""
+        """The outcomes in events are those in the result, also of calls that were made before, and the class of each tells how it ended."""
 
         def holds(calls: list[ToolCall]) -> None:
             _require_events(self._run(self._bench(Gatekeeper()).run(calls)))
@@ -729,6 +735,24 @@ def _require_events(run: _BatchRun) -> None:
         if event != outcome:
             differs = find_difference(to_plain(event), to_plain(outcome))
             require(10, condition=False, reason=f"of {event.key}, the event and the result differ at {differs}")
+    started = {event.key for event in run.events if isinstance(event, ToolCallStarted)}
+    for settled in [event for event in run.events if isinstance(event, ToolCallSettled)]:
+        outcome = settled.execution
+        is_prevented = outcome.key not in started and outcome.status in _PREVENTED
+        expected = _PREVENTED[outcome.status] if is_prevented else ToolCallCompleted
+        found, name = type(settled).__name__, expected.__name__
+        require(
+            10,
+            isinstance(settled, expected),
+            f"{outcome.key} is {outcome.status}, and its event a {found}, not a {name}",
+        )
+
+
+_PREVENTED: Mapping[ToolStatus, type[ToolCallSettled]] = {
+    ToolStatus.BLOCKED: ToolCallBlocked,
+    ToolStatus.REJECTED: ToolCallRejected,
+}
+"""The events of calls that did not start."""
 
 
 def _is_not_begun(execution: ToolExecution) -> bool:
