@@ -191,6 +191,11 @@ class CanUseLabels(CanIntercept):
         return True
 
 
+def labels_of(layers: Iterable[object]) -> tuple[CanUseLabels, ...]:
+    """Return those of some interceptors that look at labels."""
+    return tuple([layer for layer in layers if isinstance(layer, CanUseLabels) and layer.uses_labels])
+
+
 def uses_labels(layers: Iterable[object]) -> bool:
     """Return whether one of these interceptors looks at labels, so that executions are labeled."""
-    return any(isinstance(layer, CanUseLabels) and layer.uses_labels for layer in layers)
+    return bool(labels_of(layers))

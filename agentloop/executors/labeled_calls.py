@@ -8,14 +8,16 @@ from operator import or_
 
 from attrs import evolve
 
+from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanLabelResult
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call
 from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome
-from agentloop.values.decisions import Answer
+from agentloop.values.decisions import Answer, PendingCall
 from agentloop.values.json import JsonValue
 from agentloop.values.labels import CLEAN, UNKNOWN, ArgumentOrigin, CallOrigins, Label, SourceKind, foreign
+from agentloop.values.origins import origins_of
 from agentloop.values.records import outer_key
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
@@ -37,8 +39,9 @@ class Labeling(CanLayerCalls):
         self._scope = scope
         self._programs: dict[str, Label] = {}
         self._said: dict[str, CallOrigins] = {}
+        self._is_replay = isinstance(scope.log, CanObserveReplay)
 
-    def open(self, call: Call, batch: Admission) -> CallLayer:  # noqa: ARG002  # the batch has no part in it
+    def open(self, call: Call, batch: Admission) -> CallLayer:
         """Label a call, and return what labels its outcome; a recorded outcome keeps the label that it has."""
         outer, said = outer_key(call.key), self._said.get(call.key)
         label = self._control(outer) if said is None else said.control
@@ -48,7 +51,8 @@ class Labeling(CanLayerCalls):
             self._programs.setdefault(call.key, label)
         else:
             self.add_result(outer, outcome.origin)
-        return _LabeledCall(call, self, CallOrigins(label) if said is None else said, is_labeled=outcome is not None)
+        said = CallOrigins(label) if said is None else said
+        return _LabeledCall(call, batch, self, said, is_labeled=outcome is not None)
 
     def _control(self, outer: str) -> Label:
         """Return who had a part in what a model, or the program that serves this call, has read."""
@@ -74,6 +78,10 @@ class Labeling(CanLayerCalls):
         source = foreign(execution.name, kind=SourceKind.TOOL, key=execution.key)
         if execution.succeeded and not is_returned and given is None:
             return source
+        if (
+            self._is_replay and given is not None
+        ):  # what the tool declares now, so that a lowered label differs from the record
+            given = Label([each for each in given.sources if each not in source.sources])
         if tool.calls_tools and given is None and is_returned:
             # What it returns is made of its code and of the results of its calls.
             return self._programs.get(call.key, UNKNOWN)
@@ -109,10 +117,13 @@ def _has_own_leaves(value: JsonValue, own: tuple[str, ...], name: str) -> bool:
 
 
 class _LabeledCall(CallLayer):
-    __slots__ = ("_call", "_is_labeled", "_labeling", "_returned", "_said", "label")
+    __slots__ = ("_batch", "_call", "_is_labeled", "_labeling", "_returned", "_said", "label")
 
-    def __init__(self, call: Call, labeling: Labeling, said: CallOrigins, *, is_labeled: bool) -> None:
+    def __init__(
+        self, call: Call, batch: Admission, labeling: Labeling, said: CallOrigins, *, is_labeled: bool
+    ) -> None:
         self._call = call
+        self._batch = batch
         self._labeling = labeling
         self._said = said.arguments
         self.label: Label = said.control
@@ -152,6 +163,8 @@ class _LabeledCall(CallLayer):
 
     async def end(self, outcome: CallOutcome) -> CallOutcome:
         """Label the outcome before it is recorded; what interceptors have made of a result keeps its label."""
+        if outcome.pending is not None:
+            return evolve(outcome, pending=self._shown(outcome.pending))
         if outcome.execution is None or self._is_labeled:
             return outcome
         self._is_labeled = True
@@ -162,6 +175,13 @@ class _LabeledCall(CallLayer):
         self._labeling.end(self._call, label)
         execution = _labeled(outcome.execution, label)
         return outcome if execution is outcome.execution else evolve(outcome, execution=execution)
+
+    def _shown(self, pending: PendingCall) -> PendingCall:
+        """Return a call that waits with who wrote each of its arguments, for the person who decides about it."""
+        if pending.waits_for or pending.origins:
+            return pending
+        state, arguments = self._batch.state, pending.call.arguments
+        return evolve(pending, origins=tuple(origins_of(state, self.label, self.origins, arguments, key=pending.key)))
 
 
 def _labeled(execution: ToolExecution, label: Label) -> ToolExecution:

@@ -263,6 +263,8 @@ def _interrupt(call: JsonDict, outer: JsonDict) -> JsonDict:
             "key": call["key"],
             "name": call["name"],
             "arguments": call["arguments"],
+            "decided_after": call["decided_after"],
+            "origins": call["origins"],
             "rendering": call["rendering"],
         },
     }
