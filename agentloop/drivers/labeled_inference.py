@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
+from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_infer import FailedAttempt
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.recorded_inference import CanRecordInference, CanSendRequest
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
-from agentloop.values.labels import CLEAN, UNKNOWN, Label, SourceKind, foreign
-from agentloop.values.messages import Message
-from agentloop.values.parts import ProviderPart
+from agentloop.values.labels import CLEAN, UNKNOWN, Label
+from agentloop.values.messages import Message, label_of_parts
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.value import starts_with
@@ -54,9 +54,7 @@ class ConversationLabel:
 
     def see_response(self, response: InferenceResponse) -> None:
         """Add what the provider of the model has fetched for a response, and what a recorded response was labeled with."""
-        for part in response.parts:
-            if type(part) is ProviderPart:
-                self.label |= foreign(part.wire_format, kind=SourceKind.SERVER)
+        self.label |= label_of_parts(response.parts)
         if response.label is not None:
             self.label |= response.label
 
@@ -73,16 +71,19 @@ class LabeledInference(ShownByField):
         draft: the step.
         seen: what the models of the execution have read.
         recording: records the inference, or answers it from what is recorded; None without a journal.
+        is_replay: whether the execution is compared with its record, whose labels then count for nothing.
     """
 
     draft: StepDraft
     seen: ConversationLabel
     recording: CanRecordInference | None
+    is_replay: bool
 
     @classmethod
     def of(cls, draft: StepDraft, recording: CanRecordInference | None, scope: ExecutionScope) -> LabeledInference:
         """Return what labels the response of an inference."""
-        return cls(draft, scope.local_resources.open(ConversationLabel, ConversationLabel, _keep), recording)
+        seen = scope.local_resources.open(ConversationLabel, ConversationLabel, _keep)
+        return cls(draft, seen, recording, isinstance(scope.log, CanObserveReplay))
 
     async def run(self, request: InferenceRequest, call: CanSendRequest) -> InferenceResponse:
         """Send a request, or answer it from what is recorded, and return the response with its label.
@@ -99,7 +100,7 @@ class LabeledInference(ShownByField):
         """Return a response with the label of what its model has read."""
         seen = self.seen
         seen.see_state(self.draft.state)
-        seen.see_response(response)
+        seen.see_response(evolve(response, label=None) if self.is_replay else response)
         self.draft.ledger.label = seen.label
         return response if response.label == seen.label else evolve(response, label=seen.label)
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import labels_of
 from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_masking
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
@@ -443,6 +444,7 @@ def run_recorded(
         shared_resources=resources,
         log=context.log,
         bounds=loop.bounds,
+        labels=labels_of(loop.stack.layers),
     )
     run = Run.of(
         loop,

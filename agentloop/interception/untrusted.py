@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from attrs import field, frozen
 
@@ -12,12 +11,8 @@ from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import Rule, as_rules, cover, first_match, references_in
 from agentloop.values.labels import UNKNOWN, Label
-from agentloop.values.origins import origins_of
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect, ToolSpec
-
-_MAX_SHOWN = 20
-"""How many arguments the reason names."""
 
 
 @frozen
@@ -61,7 +56,9 @@ class AskUntrusted(Interceptor, CanForetellQuestions, CanNameTools, CanUseLabels
             return point
         if await first_match(self.unless, point) is not None:
             return point
-        return point.suspend(_reason(point, label))
+        # Who wrote which argument is in the rendering of the call, as for any call that waits where calls are labeled.
+        reason = f"decided after reading {label}" if label.is_foreign else "somebody else wrote what it is about"
+        return point.suspend(reason)
 
 
 def _has_consequences(tool: ToolSpec) -> bool:
@@ -78,13 +75,3 @@ def _is_questionable(point: BeforeToolUse, label: Label) -> bool:
     else:
         matters = tool.does_decide
     return any(point.origin_of(name).is_foreign for name in point.arguments if matters(name))
-
-
-def _reason(point: BeforeToolUse, label: Label) -> str:
-    arguments = dict(islice(point.arguments.items(), _MAX_SHOWN))
-    lines = [f"decided after reading {label}" if label.is_foreign else "somebody else wrote what it is about"]
-    lines += [
-        f"{each.argument}: {each}" for each in origins_of(point.state, label, point.origins, arguments, key=point.key)
-    ]
-    more = len(point.arguments) - len(arguments)
-    return "\n".join([*lines, f"and {more} more"] if more else lines)

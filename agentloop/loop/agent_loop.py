@@ -15,7 +15,7 @@ from agentloop.contracts.can_compile_messages import CanCompileMessages, Compile
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
-from agentloop.contracts.can_intercept import CanIntercept, CanUseLabels
+from agentloop.contracts.can_intercept import CanIntercept, labels_of
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
@@ -275,8 +275,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         layers = (*limit, *self.interceptors, *_layers_of_checks(self, form), *_layers_of_compiler(self), *of_groups)
         layers = (*layers, *declared_policies(self.tools, layers))
         stack = InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
-        labels = tuple([layer for layer in layers if isinstance(layer, CanUseLabels) and layer.uses_labels])
-        return CompiledParts(stack, form, labels)
+        return CompiledParts(stack, form, labels_of(layers))
 
     @overload
     @classmethod

@@ -10,8 +10,8 @@ from attrs import evolve, field, frozen
 from agentloop.errors.kinds import AgentLoopError
 from agentloop.values.grants import Grant
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.labels import Label
-from agentloop.values.rendering import render_lines
+from agentloop.values.labels import ArgumentOrigin, Label
+from agentloop.values.rendering import render_lines, render_name
 from agentloop.values.tool_calls import ToolCall, ToolExchange
 from agentloop.values.value import EncodeOnce, Value, check_types
 from agentloop.values.visible_text import escape_all, render_text
@@ -145,6 +145,7 @@ class PendingCall(EncodeOnce):
             `payment/currency` or `items/*/count`. A decision to run the call is about these values.
         grantable: whether its approval may come with a `Grant` for later calls of its tool.
         label: who had a part in the decision to make it; None where that is not tracked.
+        origins: who had a part in each of its arguments; empty where that is not tracked.
     """
 
     key: str
@@ -161,6 +162,7 @@ class PendingCall(EncodeOnce):
     defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     grantable: bool = False
     label: Label | None = None
+    origins: tuple[ArgumentOrigin, ...] = ()
 
     __attrs_post_init__ = check_types
 
@@ -184,9 +186,9 @@ class PendingCall(EncodeOnce):
     def rendering(self) -> str:
         """The call as text for the person who decides about it: whole, with its defaults, and every character visible.
 
-        The first line is the tool; each further line is an argument, or a default that is marked as such. Show all of
-        it, in this form, before you take a decision: the digest is that of this text. If somebody else may have decided
-        about the call, the last line says who.
+        The first line is the tool; each further line is an argument, or a default that is marked as such. Where that is tracked, a
+        line follows that says who may have decided about the call, and one for each argument that says who wrote it. Show all of it, in
+        this form, before you take a decision: the digest is that of this text.
         """
         return self.encoded("rendering", _render)
 
@@ -201,8 +203,13 @@ class PendingCall(EncodeOnce):
 
 def _render(pending: PendingCall) -> str:
     lines = render_lines(pending.call, pending.defaults)
-    if pending.label is not None and pending.label.is_foreign:
-        lines.append(f"  decided after reading {render_text(str(pending.label))}")
+    label = pending.label
+    if label is not None:
+        read = f"after reading {render_text(str(label))}" if label.is_foreign else "before anything foreign was read"
+        lines.append(f"  decided {read}")
+    # No line of an argument looks like one of these: behind its name is an equals sign, and texts are in quotation marks.
+    for each in pending.origins:
+        lines.append(f"  {render_name(each.argument)}: {each.told_with(render_text(str(each.label)))}")
     return "\n".join(lines)
 
 

@@ -122,16 +122,23 @@ class ArgumentOrigin(Value):
     __attrs_post_init__ = check_types
 
     def __str__(self) -> str:
-        foreign_sources = str(self.label) if self.label.is_foreign else ""
+        return self.told_with(str(self.label))
+
+    def told_with(self, sources: str) -> str:
+        """Return who wrote it, in words.
+
+        Args:
+            sources: the text of its label, with every character visible.
+        """
         match self.writer:
             case Writer.USER:
                 return "yours"
             case Writer.SOURCE:
-                return f"from {self.label}"
+                return f"from {sources}"
             case Writer.MODEL:
-                read = f"after reading {foreign_sources}" if foreign_sources else "before it read anything foreign"
+                read = f"after reading {sources}" if self.label.is_foreign else "before it read anything foreign"
                 return f"the model, {read}"
-        return f"the program, from {foreign_sources}" if foreign_sources else "the program"
+        return f"the program, from {sources}" if self.label.is_foreign else "the program"
 
 
 @frozen(eq=False, repr=False)

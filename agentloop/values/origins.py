@@ -10,6 +10,9 @@ from agentloop.values.records import outer_key
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolExecution
 
+_MAX_SEARCHED = 50
+"""How many arguments are searched for in what was said and read; the others may be anybody's."""
+
 
 def origins_of(
     state: AgentState,
@@ -34,9 +37,9 @@ def origins_of(
     writer = Writer.PROGRAM if outer_key(key) else Writer.MODEL
     words: str | None = None
     outcomes: Sequence[ToolExecution] = ()
-    for name, value in arguments.items():
-        leaves = list(_leaves(value))
-        if words is None and leaves:
+    for index, (name, value) in enumerate(arguments.items()):
+        leaves = list(_leaves(value)) if index < _MAX_SEARCHED else [""]
+        if words is None and leaves and index < _MAX_SEARCHED:
             words, outcomes = _words_of_user(state), () if said else _foreign_outcomes(state)
         is_of_user = bool(leaves) and all(_is_in(leaf, words or "") for leaf in leaves)
         if said:
@@ -86,7 +89,7 @@ def _leaves(value: JsonValue) -> Iterator[str]:
 
 def _is_in(leaf: str, text: str) -> bool:
     """Return whether a text has a leaf, not as a part of a longer word."""
-    begin = text.find(leaf)
+    begin = text.find(leaf) if leaf else -1
     while begin >= 0:
         before, after = text[begin - 1 : begin], text[begin + len(leaf) : begin + len(leaf) + 1]
         if not (before.isalnum() and leaf[0].isalnum()) and not (after.isalnum() and leaf[-1].isalnum()):

@@ -37,7 +37,7 @@ def render_call(call: ToolCall, *, defaults: JsonObject = EMPTY_OBJECT, max_leng
             are missing, and in a digest of the whole text.
     """
     listed = ", ".join([f"{name}={value}" if name else value for name, value in render_arguments(call, defaults)])
-    rendered = f"{_render_name(call.name)}({listed})"
+    rendered = f"{render_name(call.name)}({listed})"
     return rendered if max_length is None else shorten(rendered, max_length)
 
 
@@ -52,7 +52,7 @@ def render_arguments(call: ToolCall, defaults: JsonObject = EMPTY_OBJECT) -> lis
         defaults: what its tool adds to the arguments, as in `PendingCall.defaults`.
     """
     try:
-        pairs = [(_render_name(name), render_value(value)) for name, value in call.arguments.items()]
+        pairs = [(render_name(name), render_value(value)) for name, value in call.arguments.items()]
     except MalformedArguments:
         pairs = [("", render_text(call.arguments_json))]
     # Right-to-left letters stand beside the mark.
@@ -88,10 +88,11 @@ def shorten(rendered: str, max_length: int) -> str:
 
 def render_tool_name(call: ToolCall) -> str:
     """Render the name of the tool of a call; a name of unusual characters is quoted."""
-    return _render_name(call.name)
+    return render_name(call.name)
 
 
-def _render_name(name: str) -> str:
+def render_name(name: str) -> str:
+    """Render the name of a tool or of an argument; one of unusual characters is quoted."""
     return name if _PLAIN_NAME.fullmatch(name) else quote_text(name, is_alone=False)
 
 
@@ -153,7 +154,7 @@ def parameter_of(path: str) -> str:
 
 
 def _render_path(path: str) -> str:
-    return "/".join([step if step == EACH_ITEM else _render_name(_name_of(step)) for step in path.split("/")])
+    return "/".join([step if step == EACH_ITEM else render_name(_name_of(step)) for step in path.split("/")])
 
 
 def _name_of(step: str) -> str:

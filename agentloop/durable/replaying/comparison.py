@@ -31,6 +31,7 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Replaces the times, which are not compared."""
 _MAX_DIFFERENCES = 12
+_LABEL = re.compile(r"\.label(?:\.|$)")
 
 
 class PlainDataCache:
@@ -334,6 +335,9 @@ class Comparison:
         reason = ""
         if change is None and first.path.startswith("state") and (skipped := self._skipped()):
             reason = f"{' and '.join(skipped)}, which may have written it, has side effects and was left out"
+        if _LABEL.search(first.path):
+            is_lowered = any(each.replayed is NOTHING for each in found if _LABEL.search(each.path))
+            reason = "a label is lowered: what was foreign is not now" if is_lowered else "a label is raised"
         return Divergence(
             step=step,
             index=index,

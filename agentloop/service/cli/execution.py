@@ -41,7 +41,7 @@ from agentloop.values.interruptions import interrupted_state
 from agentloop.values.json import JsonObject
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.records import outer_key
-from agentloop.values.rendering import parameter_of, render_item, render_tool_name, shorten
+from agentloop.values.rendering import parameter_of, render_arguments, render_item, render_tool_name, shorten
 from agentloop.values.reprs import format_count
 from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
@@ -468,7 +468,7 @@ class TerminalApprover:
                 self._print("\n".join([*head, *rows, *label]))
                 return size
             # What comes is said first, since it comes in parts.
-            overview = rows_of(_overview(arguments, len(rows), size.width), size.width, "")
+            overview = rows_of(_overview(call, len(rows), size.width), size.width, "")
             if self._page([*head, *overview, *rows], size):
                 self._print_summary(call, size.width)
                 return size
@@ -529,9 +529,10 @@ def _label(call: PendingCall) -> str:
     return f"{shorten(render_tool_name(call.call), _MAX_TOOL)}, digest {call.digest[:_DIGEST_LENGTH]}"
 
 
-def _overview(arguments: Sequence[str], row_count: int, width: int) -> str:
+def _overview(call: PendingCall, row_count: int, width: int) -> str:
     """Return how long a call is, and the names of its arguments as far as there is room."""
-    names = shorten(", ".join([argument.strip().partition(" = ")[0] for argument in arguments]), _SUMMARY_ROWS * width)
+    arguments = render_arguments(call.call, call.defaults)
+    names = shorten(", ".join([name or value for name, value in arguments]), _SUMMARY_ROWS * width)
     return f"{format_count(len(arguments), 'argument')} in {format_count(row_count, 'row')}: {names}"
 
 
@@ -560,4 +561,7 @@ def _with_arguments(call: PendingCall, arguments: JsonObject) -> PendingCall:
         return "/" in path and render_item(arguments[name]) == render_item(call.call.arguments.get(name))
 
     defaults = {path: value for path, value in call.defaults.items() if is_known(path)}
-    return evolve(call, call=call.call.with_arguments(arguments), defaults=defaults)
+    before = call.call.arguments
+    # A new value is that of the person who sees it.
+    origins = [each for each in call.origins if arguments.get(each.argument) == before.get(each.argument)]
+    return evolve(call, call=call.call.with_arguments(arguments), defaults=defaults, origins=tuple(origins))

@@ -8,6 +8,7 @@ from typing import Any
 from agentloop import __version__
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.service.server.record_events import EVENT_TYPES, QUEUED
+from agentloop.values.labels import Writer
 from agentloop.values.steps import ExecutionStatus
 
 
@@ -254,6 +255,8 @@ _SCHEMAS: Mapping[str, Any] = {
             "reason",
             "rendering",
             "digest",
+            "decided_after",
+            "origins",
             "waits_for",
             "is_decided",
             "grantable",
@@ -270,6 +273,21 @@ _SCHEMAS: Mapping[str, Any] = {
             "before a decision",
         },
         digest={**_TEXT, "description": "of this call and its `rendering`; a decision with another one is refused"},
+        decided_after={
+            "type": ["array", "null"],
+            "items": _TEXT,
+            "description": "who else may have decided about the call: what the model had read; null where that is not tracked",
+        },
+        origins={
+            "type": "array",
+            "description": "who wrote each argument; empty where that is not tracked",
+            "items": _object(
+                ("argument", "writer", "sources"),
+                argument=_TEXT,
+                writer={"enum": [writer.value for writer in Writer]},
+                sources={"type": "array", "items": _TEXT},
+            ),
+        },
         waits_for={**_TEXT, "description": "the key of a call that has to be settled first; empty for none"},
         is_decided={"type": "boolean"},
         grantable={"type": "boolean", "description": "whether its approval may have a `grant` for later calls"},

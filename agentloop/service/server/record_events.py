@@ -253,6 +253,11 @@ def _pending_call(call: PendingCall) -> JsonDict:
         "reason": call.reason,
         "rendering": call.rendering,
         "digest": call.digest,
+        "decided_after": None if call.label is None else list(map(str, call.label.sources)),
+        "origins": [
+            {"argument": each.argument, "writer": each.writer.value, "sources": list(map(str, each.label.sources))}
+            for each in call.origins
+        ],
         "waits_for": call.waits_for,
         "is_decided": call.is_decided,
         "grantable": call.grantable,
