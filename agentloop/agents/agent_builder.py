@@ -316,7 +316,7 @@ class _AgentBuilder:
     def _said_of_server(self, place: LocatedValue) -> list[Statement]:
         """Return the statements of a file about the tools of a server; note the ones that are looser than the default."""
         said: list[Statement] = []
-        for key in ("trust_annotations", "effects", "egress"):
+        for key in ("trust_annotations", "effects", "egress", "labels"):
             located = place.at(key)
             if located.value is None:
                 continue
@@ -396,9 +396,11 @@ def _named_hosts(server: Server) -> Iterator[tuple[str, str]]:
 
 
 def _loosens(key: str, value: Any) -> bool:
-    """Return whether a statement about a server's tools is looser than the default: each is an effect and sends data."""
+    """Return whether a statement about a server's tools is looser than the default: each is an effect, sends data, and is foreign."""
     if key == "trust_annotations":
         return bool(value)
+    if key == "labels":
+        return any(said for said in value.values())
     values = value.values() if isinstance(value, dict) else [value]
     return any(Effect(each) is not Effect.EFFECT if key == "effects" else each is not True for each in values)
 
@@ -410,6 +412,7 @@ _SERVER_SETTINGS = (
     "trust_annotations",
     "effects",
     "egress",
+    "labels",
     "optional",
     "resources",
     "prompts",

@@ -20,7 +20,7 @@ from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.loop.parameters import as_name
 from agentloop.models.config import LLMConfig
 from agentloop.policies.budgets.budget import Budget
-from agentloop.toolkits.descriptor import Descriptor, DescriptorReader, is_egress
+from agentloop.toolkits.descriptor import LABELS, Descriptor, DescriptorReader, is_egress
 from agentloop.toolkits.import_path import TOOL_SHORT_NAMES, ImportPath, suggest_name
 from agentloop.toolkits.source_files import (
     Check,
@@ -187,6 +187,7 @@ MCP: Mapping[str, Check] = {
     "trust_annotations": _FLAG,
     "effects": _TABLE,
     "egress": has_type(bool, dict),
+    "labels": _TABLE,
     "optional": _FLAG,
     "resources": _FLAG,
     "prompts": _FLAG,
@@ -480,6 +481,8 @@ class AgentReader:
                 problem = check(entry.value)
                 if problem:
                     self.mistakes.append(entry.mistake(problem))
+        for entry in self._tables_of(values.get("labels")):
+            self._checked(entry, LABELS)
         if isinstance(server.value, dict) and ("command" in server.value) == ("url" in server.value):
             self.mistakes.append(server.mistake("a server has either a command or a url"))
 

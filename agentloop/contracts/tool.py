@@ -18,21 +18,26 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.values.authority import Declarations, Statement
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
-from agentloop.values.labels import Label
+from agentloop.values.labels import CallOrigins, Label
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import Reconciliation
 from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import DerivedIds, IdSource
 from agentloop.values.tool_calls import (
+    ALL,
     Effect,
     Egress,
     EgressLike,
+    NamesLike,
     ToolCall,
     ToolExecution,
     ToolResult,
     ToolSpec,
+    as_decides,
     as_egress,
+    as_identifiers,
+    as_own,
 )
 from agentloop.values.value import Value, above, at_least, instance_of
 
@@ -136,20 +141,6 @@ Supersedes: TypeAlias = _SAME | Callable[[JsonObject, JsonObject], bool]
 of any tool about the same resource, or those of the tool for which a function of the earlier and the new arguments returns True."""
 
 
-def as_own(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Read the names of the fields for which a service vouches, from a list or from one text.
-
-    Raises:
-        ToolDefinitionError: if they are not texts.
-    """
-    given: list[object] = list(names.split() if isinstance(names, str) else names)
-    if not all(isinstance(name, str) and name for name in given):
-        raise ToolDefinitionError(
-            f"own is the names of fields of a result, as in own='id sent_at', or '*'; not {names!r:.100}"
-        )
-    return tuple(sorted({str(name) for name in given}))
-
-
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolPolicy(CallPolicy):
     """How an executor runs the calls of a tool; `CallPolicy` adds retries, cache, rate limit and the like.
@@ -173,9 +164,6 @@ class ToolPolicy(CallPolicy):
             may only run again because it declares a cache or deduplication, which say which calls are the same.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another. A
             person is never asked to approve all calls of such a tool.
-        own: the names of the fields of a result, at any depth, whose words the service vouches for, such as `id` or `sent_at`; `*` for
-            all of them. Everything else in a result may be the words of somebody else. Other results can instruct a model, and what it
-            decides after reading them needs a person where `approve="untrusted"`.
 
     Raises:
         ToolDefinitionError: if `key`, `supersedes` or `resource` is neither a text nor a plain function; if `supersedes` is an
@@ -194,7 +182,6 @@ class ToolPolicy(CallPolicy):
     reads_results: bool = field(default=False, validator=instance_of(bool))
     repeatable: bool | None = field(default=None, validator=optional(instance_of(bool)))
     runs_code: bool = field(default=False, validator=instance_of(bool))
-    own: tuple[str, ...] = field(default=(), converter=as_own)
 
     def __attrs_post_init__(self) -> None:
         given: Mapping[str, object] = {"key": self.key, "supersedes": self.supersedes, "resource": self.resource}
@@ -270,7 +257,7 @@ DEFAULT_POLICY = ToolPolicy()
 
 
 class Tool(ABC):
-    """A tool that a model can call. `name`, `description`, `parameters`, `effect`, `egress` and `policy` may be class attributes.
+    """A tool that a model can call. Its properties, such as `name`, `parameters`, `effect` and `policy`, may be class attributes.
 
     An executor calls `use` only with arguments that satisfy `parameters` (law 17). An implementation keeps these laws:
 
@@ -310,6 +297,21 @@ class Tool(ABC):
         return False
 
     @property
+    def own(self) -> NamesLike:
+        """The names of the fields of a result whose words the service vouches for, as `ToolSpec.own` has them; by default none."""
+        return ()
+
+    @property
+    def identifiers(self) -> NamesLike:
+        """The names of the fields of a result that name things of the service, as `ToolSpec.identifiers` has them; by default none."""
+        return ()
+
+    @property
+    def decides(self) -> NamesLike:
+        """The names of the arguments that decide whom and what a call reaches, as `ToolSpec.decides` has them; by default all."""
+        return ALL
+
+    @property
     def policy(self) -> ToolPolicy:
         """How executors run the calls of the tool."""
         return DEFAULT_POLICY
@@ -321,6 +323,9 @@ class Tool(ABC):
         return Declarations.of_code(
             effect=self.effect,
             egress=as_egress(self.egress),
+            own=as_own(self.own),
+            identifiers=as_identifiers(self.identifiers),
+            decides=as_decides(self.decides),
             runs_code=policy.runs_code,
             strict=policy.strict,
             sequential=policy.sequential,
@@ -351,7 +356,16 @@ class Tool(ABC):
         Raises:
             NotJson: if the parameters have no JSON form.
         """
-        return ToolSpec(self.name, self.description, freeze_object(self.parameters), self.effect, egress=self.egress)
+        return ToolSpec(
+            self.name,
+            self.description,
+            freeze_object(self.parameters),
+            self.effect,
+            egress=self.egress,
+            own=self.own,
+            identifiers=self.identifiers,
+            decides=self.decides,
+        )
 
     @abstractmethod
     async def use(self, *_: Any, **arguments: Any) -> Any:
@@ -374,7 +388,7 @@ class Tool(ABC):
 
 
 class ToolFromSpec(Tool):
-    """A tool whose name, description, parameters, effect and egress are those of its `spec`, which a subclass sets."""
+    """A tool whose `spec`, which a subclass sets, says all about it but for its policy."""
 
     @property
     @abstractmethod
@@ -405,6 +419,21 @@ class ToolFromSpec(Tool):
     def egress(self) -> Egress:
         """Whether data can leave by a call, and by which arguments."""
         return self.spec.egress
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of the fields of a result whose words the service vouches for."""
+        return self.spec.own
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """The names of the fields of a result that name things of the service."""
+        return self.spec.identifiers
+
+    @property
+    def decides(self) -> tuple[str, ...]:
+        """The names of the arguments that decide whom and what a call reaches."""
+        return self.spec.decides
 
 
 class CanPrepareArguments(ABC):
@@ -588,13 +617,17 @@ class InnerCalls(ABC):
         """The tools that can be called: those on offer, without tools that make calls themselves."""
 
     @abstractmethod
-    async def execute(self, calls: Sequence[ToolCall]) -> Sequence[ToolExecution]:
+    async def execute(
+        self, calls: Sequence[ToolCall], *, origins: Sequence[CallOrigins] = ()
+    ) -> Sequence[ToolExecution]:
         """Execute calls as one batch, and return their outcomes in call order.
 
         Everything that it raises ends the tool; let it pass.
 
         Args:
             calls: the calls; their ids are replaced.
+            origins: for each call, who had a part in the decision to make it and in its arguments, from a tool that keeps track of
+                both. Without them, everybody who had a part in the call of the tool, and in the results that it has received.
 
         Raises:
             CallSuspended: a call waits for a decision; the tool is called again when there is one.

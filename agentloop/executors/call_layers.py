@@ -14,7 +14,7 @@ from attrs import frozen
 
 from agentloop.errors import AgentLoopError
 from agentloop.values.decisions import PendingCall
-from agentloop.values.labels import Label
+from agentloop.values.labels import ArgumentOrigin, CallOrigins, Label
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
 
@@ -98,11 +98,13 @@ class CallLayer:
     Attributes:
         hooks: the names of the hooks that the class overrides.
         label: who had a part in the decision to make the call, if the layer knows; only the outermost layer is asked.
+        origins: who had a part in each argument, if a program has said so; only the outermost layer is asked.
     """
 
     __slots__ = ()
     hooks: ClassVar[frozenset[str]] = frozenset()
     label: Label | None = None
+    origins: tuple[ArgumentOrigin, ...] = ()
 
     def __init_subclass__(cls) -> None:
         cls.hooks = frozenset([name for name in _HOOKS if getattr(cls, name) is not getattr(CallLayer, name)])
@@ -111,6 +113,9 @@ class CallLayer:
     def wraps_tool(self) -> bool:
         """Whether the layer acts on this call while its tool runs, or in place of it. Such a call gets a task of its own."""
         return not self.hooks.isdisjoint(_WRAPPERS)
+
+    def note_origins(self, key: str, origins: CallOrigins) -> None:
+        """Note what the tool of the call says about a call that it is about to make; only the outermost layer is told."""
 
     # --- before the tool runs -----------------------------------------------------------------------------------
 

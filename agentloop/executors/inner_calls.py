@@ -15,6 +15,7 @@ from agentloop.executors.call_layers import EndedByLayer
 from agentloop.values.batches import ToolCalls, ToolExecutions, ready_calls, with_decisions
 from agentloop.values.decisions import CallSuspended, PendingCall
 from agentloop.values.json import thaw
+from agentloop.values.labels import CallOrigins
 from agentloop.values.records import RecordedCall, inner_key
 from agentloop.values.reprs import format_count
 from agentloop.values.steps import Slot, SuspendedTurn
@@ -58,6 +59,7 @@ class OuterCall:
         specs: the tools that its tool can call.
         rejections: why other tools cannot be called, by their names.
         hidden: the names of the tools that are not on offer.
+        note_origins: takes note of what the tool says about who had a part in a call that it makes, by the key of that call.
         resumed: the pending call that the tool left when it suspended the call; None if it did not.
     """
 
@@ -66,6 +68,7 @@ class OuterCall:
     specs: tuple[ToolSpec, ...]
     rejections: Mapping[str, str]
     hidden: frozenset[str]
+    note_origins: Callable[[str, CallOrigins], None]
     resumed: PendingCall | None = field(default=None)
 
 
@@ -111,7 +114,9 @@ class InnerBatches(InnerCalls):
         """Prepare for another attempt of the tool, which makes its calls from the first one on."""
         self._next = 0
 
-    async def execute(self, calls: Sequence[ToolCall]) -> Sequence[ToolExecution]:
+    async def execute(
+        self, calls: Sequence[ToolCall], *, origins: Sequence[CallOrigins] = ()
+    ) -> Sequence[ToolExecution]:
         """Execute calls as one batch, and return their outcomes in call order."""
         first, self._next = self._next, self._next + len(calls)
         numbers = range(first, self._next)
@@ -120,6 +125,8 @@ class InnerBatches(InnerCalls):
         ]
         for number, call in zip(numbers, requested, strict=True):
             self._check_order(number, call)
+        for number, each in zip(numbers, origins, strict=True) if origins else ():
+            self._outer.note_origins(inner_key(self._outer.key, number), each)
         if not all(number in self._settled for number in numbers):
             await self._execute_open(first, requested)
         return [self._settled[number].execution for number in numbers]

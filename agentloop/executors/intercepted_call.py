@@ -159,6 +159,7 @@ class _InterceptedCall(CallLayer):
             preceding=call.preceding + batch.nested_count,
             runs_code=ready.policy.runs_code or ready.calls_tools,
             label=call.layers[0].label,
+            origins=call.layers[0].origins,
             is_agent=ready.is_agent,
         )
 

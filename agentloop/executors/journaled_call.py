@@ -415,6 +415,7 @@ class JournaledCall(CallLayer):
             at=self._now(),
             requested=requested,
             label=call.layers[0].label,
+            origins=call.layers[0].origins,
         )
 
     def _now(self) -> datetime:

@@ -115,6 +115,7 @@ class _ProgramCall(CallLayer):
             specs=tuple([spec for spec in tools.specs if spec.name not in rejections]),
             rejections=rejections,
             hidden=hidden,
+            note_origins=call.layers[0].note_origins,
             resumed=call.resumed,
         )
         return InnerBatches(outer, self._run_batch, self._log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from attrs import field, frozen
@@ -11,11 +11,10 @@ from agentloop.contracts.can_intercept import CanForetellQuestions, CanUseLabels
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import Rule, as_rules, cover, first_match, references_in
-from agentloop.values.json import JsonValue, format_json
 from agentloop.values.labels import UNKNOWN, Label
+from agentloop.values.origins import origins_of
 from agentloop.values.points import BeforeToolUse
-from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import Effect, ToolExecution, ToolSpec
+from agentloop.values.tool_calls import Effect, ToolSpec
 
 _MAX_SHOWN = 20
 """How many arguments the reason names."""
@@ -54,11 +53,11 @@ class AskUntrusted(Interceptor, CanForetellQuestions, CanNameTools, CanUseLabels
         return None if is_asked else False
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Suspend a call that somebody else may have decided about."""
+        """Suspend a call that somebody else may have decided about, or whose deciding arguments somebody else may have written."""
         if point.decision is not None:
             return point.suspend()  # takes back what outer interceptors changed since the decision
         label = UNKNOWN if point.label is None else point.label
-        if not label.is_foreign or point.is_agent or not _has_consequences(point.tool):
+        if point.is_agent or not (label.is_foreign or point.origins) or not _is_questionable(point, label):
             return point
         if await first_match(self.unless, point) is not None:
             return point
@@ -69,63 +68,23 @@ def _has_consequences(tool: ToolSpec) -> bool:
     return tool.effect is not Effect.PURE or bool(tool.egress)
 
 
+def _is_questionable(point: BeforeToolUse, label: Label) -> bool:
+    """Return whether somebody else may have decided what a call does, or may be told by it what the model has read."""
+    tool = point.tool
+    if tool.effect is Effect.PURE:
+        matters = tool.may_carry
+    elif label.is_foreign:
+        return True
+    else:
+        matters = tool.does_decide
+    return any(point.origin_of(name).is_foreign for name in point.arguments if matters(name))
+
+
 def _reason(point: BeforeToolUse, label: Label) -> str:
-    words, outcomes, count = _words_of_user(point.state), _foreign_outcomes(point.state), len(point.arguments)
-    shown = list(islice(point.arguments.items(), _MAX_SHOWN))
-    written = [f"{name}: {_writer_of(value, words, outcomes)}" for name, value in shown]
-    more = [f"and {count - _MAX_SHOWN} more"] if count > _MAX_SHOWN else []
-    return "\n".join([f"decided after reading {label}", *written, *more])
-
-
-def _writer_of(value: JsonValue, words: str, outcomes: Sequence[ToolExecution]) -> str:
-    """Return who wrote an argument, in words: the first whose text has it, or else the model."""
-    leaves = list(_leaves(value))
-    if not leaves:
-        return "the model"
-    if all(_is_in(leaf, words) for leaf in leaves):
-        return "yours"
-    for outcome in outcomes:
-        if all(_is_in(leaf, outcome.text) for leaf in leaves):
-            return f"from {outcome.origin}"
-    return "the model, after reading that"
-
-
-def _foreign_outcomes(state: AgentState) -> list[ToolExecution]:
-    """Return the outcomes whose words somebody else may have written, those of the newest messages first."""
-    return [
-        exchange.execution
-        for message in reversed(state.messages)
-        for exchange in message.exchanges
-        if exchange.execution.origin.is_foreign
+    arguments = dict(islice(point.arguments.items(), _MAX_SHOWN))
+    lines = [f"decided after reading {label}" if label.is_foreign else "somebody else wrote what it is about"]
+    lines += [
+        f"{each.argument}: {each}" for each in origins_of(point.state, label, point.origins, arguments, key=point.key)
     ]
-
-
-def _words_of_user(state: AgentState) -> str:
-    asked = [
-        message
-        for message in state.messages
-        if message.role == "user" and not (message.label and message.label.is_foreign)
-    ]
-    return "\n".join([message.text[message.attached :] for message in asked])
-
-
-def _leaves(value: JsonValue) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _leaves(item)
-    elif value is not None and not isinstance(value, bool):
-        yield value if isinstance(value, str) else format_json(value).decode()
-
-
-def _is_in(leaf: str, text: str) -> bool:
-    """Return whether a text has a leaf, not as a part of a longer word."""
-    begin = text.find(leaf)
-    while leaf and begin >= 0:
-        before, after = text[begin - 1 : begin], text[begin + len(leaf) : begin + len(leaf) + 1]
-        if not (before.isalnum() and leaf[0].isalnum()) and not (after.isalnum() and leaf[-1].isalnum()):
-            return True
-        begin = text.find(leaf, begin + 1)
-    return False
+    more = len(point.arguments) - len(arguments)
+    return "\n".join([*lines, f"and {more} more"] if more else lines)

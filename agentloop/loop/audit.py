@@ -9,10 +9,23 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import asdict, evolve, field, frozen
 
-from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, CanLimitTime, CanStopAtOnce
+from agentloop.contracts.can_intercept import (
+    CanForetellQuestions,
+    CanIntercept,
+    CanLimitTime,
+    CanStopAtOnce,
+    CanUseLabels,
+)
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_tell_controls import CanTellControls, Control, ControlKind
-from agentloop.contracts.tool import DEFAULT_POLICY, CanAccessToolContext, Tool, ToolContext
+from agentloop.contracts.tool import (
+    DEFAULT_POLICY,
+    CanAccessToolContext,
+    CanCallTools,
+    CanLabelResult,
+    Tool,
+    ToolContext,
+)
 from agentloop.contracts.tools import Tools
 from agentloop.executors.forwarding import innermost_executor
 from agentloop.executors.tool_executor import ToolExecutor
@@ -114,11 +127,14 @@ class Audit(Value):
         tools: the tools that are not pure, or by which data can leave, with those of sub-agents and handoffs.
         harmless: how many tools are pure and send no data.
         others: the holes that are about an interceptor or a name, and not about one tool.
+        undeclared: the tools that do not declare whose words are in their results, as by `@tool(own=…)`; empty for a loop whose
+            interceptors do not ask about it.
     """
 
     tools: tuple[AuditedTool, ...]
     harmless: int = 0
     others: tuple[AuditHole, ...] = field(default=())
+    undeclared: tuple[str, ...] = ()
 
     @property
     def holes(self) -> tuple[AuditHole, ...]:
@@ -148,7 +164,8 @@ def audit_loop(loop: LoopParts, journal: CanJournal | None, in_doubt: InDoubt) -
     unmatched = [AuditHole("unmatched", problem, HOLES["unmatched"]) for problem in find_name_problems(loop)]
     unknown = [AuditHole("unknown", name, HOLES["unknown"]) for name in _unknown_guards(reached)]
     idle = [AuditHole("idle", name, HOLES["idle"]) for name in _idle(reached)]
-    return Audit(tuple(audited), len(reached) - len(audited), (*unknown, *unmatched, *idle))
+    undeclared = tuple([each.name for each in reached if _is_undeclared(each)])
+    return Audit(tuple(audited), len(reached) - len(audited), (*unknown, *unmatched, *idle), undeclared)
 
 
 def audit_definitions(tools: Iterable[Tool]) -> Audit:
@@ -181,6 +198,15 @@ _GUARDING_POINTS = _POINTS_OF_CALLS - {"after_tool_use"}
 
 def _is_notable(reached: ReachedTool) -> bool:
     return any(spec.effect is not Effect.PURE or spec.egress for spec in reached.specs) or _is_trusted(reached)
+
+
+def _is_undeclared(reached: ReachedTool) -> bool:
+    """Return whether all results of a tool count as the words of others, since nobody has said whose words are in them."""
+    # The agents that serve calls get the interceptors that use labels from their callers.
+    layers = [layer for each in (reached, *reached.agents) for layer in each.layers]
+    uses_labels = any(isinstance(layer, CanUseLabels) and layer.uses_labels for layer in layers)
+    says_itself = isinstance(reached.tool, CanLabelResult | CanCallTools)
+    return uses_labels and not says_itself and not any(spec.own for spec in reached.specs)
 
 
 def _is_trusted(reached: ReachedTool) -> bool:
@@ -380,6 +406,11 @@ def format_audit(audit: Audit) -> list[str]:
     by_kind: dict[tuple[HoleKind, str], list[str]] = {}
     for hole in audit.holes:
         by_kind.setdefault((hole.kind, hole.what), []).append(escape_invisible(hole.subject))
+    if audit.undeclared:
+        names = ", ".join(map(escape_invisible, audit.undeclared))
+        lines += wrap(
+            f"undeclared, so that their results count as the words of others: {names}", 118, subsequent_indent="  "
+        )
     lines += ["holes:" if by_kind else "no holes"]
     for (kind, what), subjects in by_kind.items():
         separator = "; " if kind == "unmatched" else ", "

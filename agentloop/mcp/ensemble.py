@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from attrs.validators import optional as none_or
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.errors.hints import install_hint, suggest
 from agentloop.mcp.authorization import Authorization
 from agentloop.mcp.away import AwayNotice
@@ -32,7 +32,18 @@ from agentloop.toolkits.statements import Trust, TrustLike
 from agentloop.tools.validation import keep_validator
 from agentloop.values.authority import Authority, Declarations, Statement
 from agentloop.values.bounds import current_bounds
-from agentloop.values.tool_calls import Effect, Egress, EgressLike, ToolSpec, as_egress
+from agentloop.values.tool_calls import (
+    ALL,
+    Effect,
+    Egress,
+    EgressLike,
+    NamesLike,
+    ToolSpec,
+    as_decides,
+    as_egress,
+    as_identifiers,
+    as_own,
+)
 from agentloop.values.value import instance_of
 
 T = TypeVar("T")
@@ -47,6 +58,22 @@ def _as_patterns(patterns: Iterable[str]) -> tuple[str, ...]:
 def _as_egress(egress: EgressLike | Mapping[str, EgressLike]) -> Mapping[str, Egress]:
     by_name = egress if isinstance(egress, Mapping) else {"*": egress}
     return {name: as_egress(value) for name, value in by_name.items()}
+
+
+_LABELS: Mapping[str, Callable[[NamesLike], tuple[str, ...]]] = {
+    "own": as_own,
+    "identifiers": as_identifiers,
+    "decides": as_decides,
+}
+
+
+def _as_labels(labels: Mapping[str, Mapping[str, NamesLike]]) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    unknown = next((about for said in labels.values() for about in said if about not in _LABELS), None)
+    if unknown is not None:
+        raise ToolDefinitionError(
+            f"labels of a tool are {', '.join(_LABELS)}, not {unknown!r}{suggest(unknown, _LABELS)}"
+        )
+    return {name: {about: _LABELS[about](names) for about, names in said.items()} for name, said in labels.items()}
 
 
 def _as_effects(effects: Mapping[str, Effect | str]) -> Mapping[str, Effect]:
@@ -77,8 +104,10 @@ class McpEnsemble(CanDiscoverTools):
         egress: whether data can leave by calls of its tools. True for all, the default: a server may send what it gets to
             anywhere. False for a server that reaches nothing but this machine. Or by the names of tools, as in
             `{"fetch": "url", "*": False}`, with the arguments that carry addresses.
-        optional: whether the names in `allow`, `deny`, `effects` and `egress` may match no tool of the server. Otherwise that is
-            an error when an execution begins.
+        labels: whose words are in the results and the arguments of tools, by their names at the server: `own`, `identifiers` and
+            `decides` as in `@tool`, such as `{"search_mails": {"own": "id sender"}, "send_mail": {"decides": "to"}}`.
+        optional: whether the names in `allow`, `deny`, `effects`, `egress` and `labels` may match no tool of the server. Otherwise that
+            is an error when an execution begins.
         policy: the policy of calls; the default is a timeout of 60 seconds.
         resources: whether to offer two tools that list and read the server's resources.
         prompts: whether to offer two tools that list and fill in the server's prompts.
@@ -92,12 +121,12 @@ class McpEnsemble(CanDiscoverTools):
         enabled: whether it is started and offers its tools.
         required: whether an execution needs it. If so, one whose server does not start fails before its first request. Otherwise the
             execution goes on without its tools; the model is told, and listeners get `ToolsUnavailable` before each request.
-        statements: statements about the ensemble; one about `trust_annotations`, `effects` or `egress` names the speaker of the
-            attribute, which is code otherwise.
+        statements: statements about the ensemble; one about `trust_annotations`, `effects`, `egress` or `labels` names the speaker of
+            the attribute, which is code otherwise.
 
     Raises:
         ConfigurationError: when the extra `mcp` is not installed.
-        ToolDefinitionError: when `egress` has another form.
+        ToolDefinitionError: when `egress` or `labels` has another form.
     """
 
     name: str = field(validator=min_len(1))
@@ -108,6 +137,7 @@ class McpEnsemble(CanDiscoverTools):
     trust_annotations: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     effects: Mapping[str, Effect] = field(factory=dict, converter=_as_effects, kw_only=True)
     egress: Mapping[str, Egress] = field(default=True, converter=_as_egress, kw_only=True)
+    labels: Mapping[str, Mapping[str, tuple[str, ...]]] = field(factory=dict, converter=_as_labels, kw_only=True)
     optional: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     policy: ToolPolicy = field(default=_POLICY, kw_only=True, repr=False)
     resources: bool = field(default=False, kw_only=True)
@@ -273,18 +303,18 @@ class McpEnsemble(CanDiscoverTools):
 
     @property
     def name_problems(self) -> Sequence[str]:
-        """The names in `allow`, `deny`, `effects` and `egress` that no tool of the server has, as of the last `discover`."""
+        """The names in `allow`, `deny`, `effects`, `egress` and `labels` that no tool of the server has, as of the last `discover`."""
         listed = self._listed
         if self.optional or not listed:  # a server that cannot be reached has listed nothing
             return ()
-        named = {"allow": self.allow, "deny": self.deny, "effects": self.effects, "egress": self.egress}
-        readers = self._readers  # tools of the ensemble, which `egress` is for, too
+        named = {name: getattr(self, name) for name in ("allow", "deny", "effects", "egress", "labels")}
+        readers = self._readers  # tools of the ensemble, which `egress` and `labels` are for, too
         return [
             f"the server has no tool {pattern!r} for {setting}=…{suggest(pattern, listed)}; if it may be missing, say optional=True"
             for setting, patterns in named.items()
             for pattern in patterns
             if pattern != "*"
-            and not any(fnmatchcase(name, pattern) for name in (*listed, *(readers if setting == "egress" else ())))
+            and not any(fnmatchcase(name, pattern) for name in (*listed, *(readers if setting in _FOR_READERS else ())))
         ]
 
     async def __aenter__(self) -> Self:
@@ -355,7 +385,7 @@ class McpEnsemble(CanDiscoverTools):
                     said.holding("effect").value,
                     definition=tool.definition,
                     pinned=pinned,
-                    egress=said.holding("egress").value,
+                    **_data_of(said),
                 )
                 if tool.validator is not None:
                     keep_validator(spec, tool.validator)
@@ -363,8 +393,8 @@ class McpEnsemble(CanDiscoverTools):
                 request = tool_request(tool.name)
                 yield McpTool(spec, self.name, self.policy, self._connection, request, accept, declarations=said)
         for name in self._readers:
-            spec, request = reading_tool(name, self.prefix, _first_match(name, self.egress, default=True))
-            said = self._of_code(spec.effect, name)
+            said = self._of_code(Effect.PURE, name)
+            spec, request = reading_tool(name, self.prefix, **_data_of(said))
             yield McpTool(spec, self.name, self.policy, self._connection, request, declarations=said)
 
     @property
@@ -389,11 +419,16 @@ class McpEnsemble(CanDiscoverTools):
         said = Declarations.of_code(
             effect=effect,
             egress=True,
+            own=(),
+            identifiers=(),
+            decides=ALL,
             runs_code=policy.runs_code,
             strict=policy.strict,
             sequential=policy.sequential,
             eager=policy.eager,
         )
+        for about, names in _first_match(name, self.labels, default=_NO_LABELS).items():
+            said = self._state(said, about, names, "labels")
         return self._state(said, "egress", _first_match(name, self.egress, default=True), "egress")
 
     def _state(self, said: Declarations, about: str, value: object, attribute: str) -> Declarations:
@@ -402,6 +437,15 @@ class McpEnsemble(CanDiscoverTools):
         by, place = (Authority.CODE, "") if word is None else (word.by, word.place)
         statement = Statement(about, value, by, place)
         return said.replaced_by(statement) if by.may_loosen else said.plus(statement)
+
+
+_FOR_READERS = frozenset({"egress", "labels"})
+_NO_LABELS: Mapping[str, tuple[str, ...]] = {}
+
+
+def _data_of(said: Declarations) -> dict[str, Any]:
+    """Return what holds about the data of the calls of a tool, as `ToolSpec` has it."""
+    return {about: said.holding(about).value for about in ("egress", *_LABELS)}
 
 
 def _first_match(name: str, by_pattern: Mapping[str, T], *, default: T) -> T:

@@ -21,7 +21,7 @@ from agentloop.mcp.connection import Connection
 from agentloop.mcp.session import ProgressCallback, RequestStatus, ServerSession
 from agentloop.values.authority import Declarations
 from agentloop.values.json import JsonObject, freeze_object
-from agentloop.values.tool_calls import Effect, Egress, ToolResult, ToolSpec
+from agentloop.values.tool_calls import Effect, ToolResult, ToolSpec
 
 SessionRequest: TypeAlias = Callable[
     [ServerSession, Mapping[str, Any], ProgressCallback, RequestStatus], Awaitable[ToolResult]
@@ -177,13 +177,13 @@ RESOURCE_TOOLS = ("list_resources", "read_resource")
 PROMPT_TOOLS = ("list_prompts", "get_prompt")
 
 
-def reading_tool(name: str, prefix: str, egress: Egress) -> tuple[ToolSpec, SessionRequest]:
+def reading_tool(name: str, prefix: str, **declared: Any) -> tuple[ToolSpec, SessionRequest]:
     """Return the spec and the request of a tool for resources or prompts.
 
     Args:
         name: one of `RESOURCE_TOOLS` and `PROMPT_TOOLS`.
         prefix: the prefix of its name for the model.
-        egress: whether data can leave by a call.
+        **declared: the other attributes of the spec.
     """
     description, parameters, request = _READING_TOOLS[name]
-    return ToolSpec(f"{prefix}{name}", description, parameters, Effect.PURE, egress=egress), request
+    return ToolSpec(f"{prefix}{name}", description, parameters, Effect.PURE, **declared), request

@@ -33,7 +33,7 @@ from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
-from agentloop.values.tool_calls import ToolExecution, ToolSpec
+from agentloop.values.tool_calls import ALL, ToolExecution, ToolSpec
 
 _MAX_OWNER = 200
 
@@ -81,11 +81,10 @@ class _Uses:
         if not self.has_cleared:
             await self._clear(point.state.execution_id, known)
         definition = definition_digest(point.tool, point.ensemble)
-        is_untrusted = point.label is not None and point.label.is_foreign
         for state in known:
             is_for_tool = state.tool == point.call.name and state.definition == definition
-            is_for_label = state.grant.untrusted or not is_untrusted
-            if is_for_tool and is_for_label and state.revoked_at is None and state.grant.covers(point.arguments, now):
+            is_for_call = is_for_tool and state.revoked_at is None and state.grant.covers(point.arguments, now)
+            if is_for_call and (state.grant.untrusted or not _is_untrusted(point, state.grant)):
                 found = await self._hold(state, point)
                 if found is not None:
                     return found
@@ -366,6 +365,16 @@ def definition_digest(tool: ToolSpec, ensemble: str = "") -> str:
     return tool.encoded(("grant", ensemble), lambda spec: _digest_of(spec, ensemble))
 
 
+def _is_untrusted(point: BeforeToolUse, grant: Grant) -> bool:
+    """Return whether somebody else may have decided about a call, or written an argument that the grant limits."""
+    if point.label is None:
+        return False
+    return point.label.is_foreign or any(point.origin_of(name).is_foreign for name in grant.limited)
+
+
+_UNDECLARED = ((), (), ALL)
+
+
 def _digest_of(tool: ToolSpec, ensemble: str) -> str:
     egress = tool.egress if isinstance(tool.egress, bool) else sorted(tool.egress)
     parts = [
@@ -378,6 +387,9 @@ def _digest_of(tool: ToolSpec, ensemble: str) -> str:
         tool.strict,
         egress,
     ]
+    said = (tool.own, tool.identifiers, tool.decides)
+    if said != _UNDECLARED:  # a tool that says nothing has the digest that it had before it could
+        parts.append(said)
     return hashlib.sha256(format_json(parts)).hexdigest()
 
 

@@ -178,7 +178,9 @@ def tool_specs() -> SearchStrategy[ToolSpec]:
     types = st.sampled_from([{"type": name} for name in ("string", "integer", "number", "boolean")])
     schemas = st.dictionaries(_NAMES, types, max_size=3).map(lambda names: {"type": "object", "properties": names})
     egress = st.booleans() | st.lists(_NAMES, min_size=1, max_size=2)
-    return st.builds(ToolSpec, _NAMES, _SHORT, schemas, st.sampled_from(Effect), egress=egress)
+    names = st.lists(_NAMES, max_size=2)
+    data = {"egress": egress, "own": names, "identifiers": names, "decides": names | st.just("*")}
+    return st.builds(ToolSpec, _NAMES, _SHORT, schemas, st.sampled_from(Effect), **data)
 
 
 @_make_once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -33,7 +33,7 @@ from agentloop.values.policies import (
     RetryPolicy,
     Similarity,
 )
-from agentloop.values.tool_calls import Effect, as_egress
+from agentloop.values.tool_calls import Effect, as_decides, as_egress, as_identifiers, as_own
 
 # --- descriptors ----------------------------------------------------------------------------------------------------
 
@@ -450,6 +450,22 @@ def is_egress(value: Any) -> str:
     return ""
 
 
+def _names(read: Callable[[Any], object]) -> Check:
+    """Return a check of names in a text or a list."""
+
+    def check_value(value: Any) -> str:
+        problem = has_type(str, list)(value)
+        if problem:
+            return problem
+        try:
+            read(value)
+        except ToolDefinitionError as error:
+            return str(error)
+        return ""
+
+    return check_value
+
+
 # --- values of the policy ---------------------------------------------------------------------------------------
 
 _POLICY_TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
@@ -573,7 +589,19 @@ _COMMON: Mapping[str, Check] = {
     **_POLICY,
 }
 _ENSEMBLE: Mapping[str, Check] = {**_COMMON, "options": json_problem, "tools": _TABLE}
-_TOOL: Mapping[str, Check] = {**_COMMON, "schema": json_problem, "effect": _is_effect, "egress": is_egress}
+LABELS: Mapping[str, Check] = {
+    "own": _names(as_own),
+    "identifiers": _names(as_identifiers),
+    "decides": _names(as_decides),
+}
+"""The keys that say whose words are in the results and the arguments of a tool, with their checks."""
+_TOOL: Mapping[str, Check] = {
+    **_COMMON,
+    "schema": json_problem,
+    "effect": _is_effect,
+    "egress": is_egress,
+    **LABELS,
+}
 _INVOKER: Mapping[str, Check] = {
     "name": _TEXT,
     **{key: check for key, check in _TOOL.items() if key != "schema"},

@@ -40,7 +40,18 @@ from agentloop.values.authority import DECLARED, Declarations
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import Effect, Egress, ToolCall, ToolResult, ToolSpec, as_egress
+from agentloop.values.tool_calls import (
+    ALL,
+    Effect,
+    Egress,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    as_decides,
+    as_egress,
+    as_identifiers,
+    as_own,
+)
 from agentloop.values.value import Value
 
 
@@ -55,6 +66,9 @@ class ToolOverride(Value):
         schema: a JSON Schema of type object; its properties are parameters of the tool.
         effect: the effect of a call.
         egress: whether data can leave by a call, and by which arguments.
+        own: the names of the fields of a result whose words the service vouches for.
+        identifiers: the names of the fields of a result that name things of the service.
+        decides: the names of the arguments that decide whom and what a call reaches.
         policy: values of `ToolPolicy` by name.
         defaults: values of parameters that a model may leave out.
         declarations: the statements about the tool, where others than code have a say; None where the changes are code's own.
@@ -67,6 +81,9 @@ class ToolOverride(Value):
     schema: JsonObject | None = field(default=None, converter=optional(freeze_object))
     effect: Effect | None = field(default=None, converter=optional(Effect))
     egress: Egress | None = field(default=None, converter=optional(as_egress))
+    own: tuple[str, ...] | None = field(default=None, converter=optional(as_own))
+    identifiers: tuple[str, ...] | None = field(default=None, converter=optional(as_identifiers))
+    decides: tuple[str, ...] | None = field(default=None, converter=optional(as_decides))
     policy: Mapping[str, Any] = field(factory=dict)
     defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     declarations: Declarations | None = field(default=None, repr=False)
@@ -74,6 +91,10 @@ class ToolOverride(Value):
 
 
 NO_OVERRIDE = ToolOverride()
+
+
+OF_SPEC = ("effect", "egress", "own", "identifiers", "decides")
+"""The subjects of statements that are attributes of a `ToolOverride`; the others are values of its policy."""
 
 
 def apply_override(
@@ -89,7 +110,7 @@ def apply_override(
 
     Raises:
         ConfigurationError: when a default is for no parameter or does not satisfy the schema, the policy has no such value, or
-            `egress` names no parameter.
+            `egress` or `decides` names no parameter.
         ToolDefinitionError: when the schema is invalid, or has parameters that the tool does not have.
     """
     if override == NO_OVERRIDE and lifecycle is None:
@@ -107,8 +128,12 @@ def apply_override(
         pinned=spec.pinned,
         strict=override.policy.get("strict", spec.strict),
         egress=spec.egress if override.egress is None else override.egress,
+        own=spec.own if override.own is None else override.own,
+        identifiers=spec.identifiers if override.identifiers is None else override.identifiers,
+        decides=spec.decides if override.decides is None else override.decides,
     )
-    _check_egress(tool.name, override.egress, changed.parameters)
+    _check_arguments(tool.name, "egress", override.egress, changed.parameters)
+    _check_arguments(tool.name, "decides", override.decides, changed.parameters)
     unknown = next((key for key in override.policy if key not in fields_dict(ToolPolicy)), None)
     if unknown is not None:
         hint = suggest_name(unknown, list(fields_dict(ToolPolicy)))
@@ -127,7 +152,7 @@ def apply_override(
 
 def _stated(override: ToolOverride) -> dict[str, object]:
     """Return the statements of an override of code about a tool, by their subjects."""
-    said = {"effect": override.effect, "egress": override.egress}
+    said = {about: getattr(override, about) for about in OF_SPEC}
     policy = {name: value for name, value in override.policy.items() if name in DECLARED}
     return {**{name: value for name, value in said.items() if value is not None}, **policy}
 
@@ -352,12 +377,12 @@ def _check_default(name: str, value: object, schema: Mapping[str, Any], owner: s
         raise ConfigurationError(f"defaults.{name}: {problems[0][1]} (the parameter {name!r} of {owner})")
 
 
-def _check_egress(name: str, egress: Egress | None, parameters: JsonObject) -> None:
+def _check_arguments(name: str, about: str, arguments: Egress | None, parameters: JsonObject) -> None:
     known = parameters.get("properties", {})
-    for argument in () if egress is None or isinstance(egress, bool) else egress:
+    for argument in () if arguments is None or isinstance(arguments, bool) or arguments == ALL else arguments:
         if argument not in known:
             raise ConfigurationError(
-                f"egress: the tool {name!r} has no parameter {argument!r}{suggest_name(argument, known)}"
+                f"{about}: the tool {name!r} has no parameter {argument!r}{suggest_name(argument, known)}"
             )
 
 

@@ -16,11 +16,11 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.tool import Tool, ToolPolicy
 from agentloop.toolkits.descriptor import DEDUPLICATOR, Descriptor, policy_values, retries_of
-from agentloop.toolkits.overrides import ToolOverride
+from agentloop.toolkits.overrides import OF_SPEC, ToolOverride
 from agentloop.toolkits.source_files import LocatedValue, Mistake
 from agentloop.values.authority import DECLARED, Authority, Declarations, Statement, is_looser
 from agentloop.values.policies import CachePolicy, CircuitPolicy, DeduplicatePolicy, RateLimit, RetryPolicy
-from agentloop.values.tool_calls import Effect, as_egress
+from agentloop.values.tool_calls import Effect, as_decides, as_egress, as_identifiers, as_own
 from agentloop.values.value import Value
 
 # --- trust ----------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class FileStatements:
     def override(
         self, ensemble: Descriptor, entry: Descriptor | None, by_code: ToolOverride, coded: Tool
     ) -> ToolOverride:
-        """Return the override of code with the statements of files about effect, egress and policy of a tool.
+        """Return the override of code with the statements of files about a tool and its policy.
 
         Args:
             ensemble: the descriptor of the ensemble.
@@ -240,11 +240,10 @@ class FileStatements:
         kept = self._kept_from_repeating(coded.policy, values)
         if not held and not own and not kept:
             return by_code
-        policy = {name: value for name, value in held.items() if name not in {"effect", "egress"}}
+        policy = {name: value for name, value in held.items() if name not in OF_SPEC}
         return evolve(
             by_code,
-            effect=held.get("effect", by_code.effect),
-            egress=held.get("egress", by_code.egress),
+            **{name: value for name, value in held.items() if name in OF_SPEC},
             policy={**by_code.policy, **kept, **own, **policy},
             declarations=said if held else by_code.declarations,
         )
@@ -353,7 +352,13 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-_READ: Final[Mapping[str, Callable[[Any], Any]]] = {"effect": Effect, "egress": as_egress}
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "effect": Effect,
+    "egress": as_egress,
+    "own": as_own,
+    "identifiers": as_identifiers,
+    "decides": as_decides,
+}
 
 
 def _show(value: object) -> str:

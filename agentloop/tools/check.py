@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from agentloop.tools.signature import Signature, SignatureReader
 from agentloop.tools.typed_tool import TypedTool, read_typed_tool
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import EMPTY_OBJECT
-from agentloop.values.tool_calls import as_egress
+from agentloop.values.tool_calls import ALL, Egress, as_decides, as_egress, as_identifiers, as_own
 
 
 class ToolProblems(list[str]):
@@ -109,7 +109,8 @@ def _problems(definition: Any) -> list[str]:
     try:
         if isinstance(definition, Tool):
             text = _text_problems(definition.name, definition.description, definition.parameters)
-            return [*text, *_egress_problems(definition.name, definition.egress, definition.parameters)]
+            declared = {about: getattr(definition, about) for about in (*_OF_ARGUMENTS, *_OF_RESULTS)}
+            return [*text, *_data_problems(definition.name, declared, definition.parameters)]
         if isinstance(definition, type):
             return _class_problems(definition)
         if not callable(definition):
@@ -129,10 +130,10 @@ def _class_problems(cls: type) -> list[str]:
     typed = read_typed_tool(cls).definition if issubclass(cls, TypedTool) else None
     name, description, parameters = [inspect.getattr_static(cls, attribute) for attribute in _TEXT_ATTRIBUTES]
     label = name if isinstance(name, str) else cls.__qualname__
-    egress = inspect.getattr_static(cls, "egress")
+    declared = {about: inspect.getattr_static(cls, about) for about in (*_OF_ARGUMENTS, *_OF_RESULTS)}
     return [
         *_text_problems(label, description, parameters),
-        *_egress_problems(label, egress, parameters if typed is None else typed[1]),
+        *_data_problems(label, declared, parameters if typed is None else typed[1]),
     ]
 
 
@@ -150,17 +151,26 @@ def _text_problems(name: object, description: object, parameters: object) -> lis
     return problems
 
 
-def _egress_problems(name: str, egress: Any, parameters: object) -> list[str]:
-    """Return the problems of the names of the arguments that carry an address. A property of a class has no value yet."""
+_OF_ARGUMENTS: Mapping[str, Callable[[Any], Egress]] = {"egress": as_egress, "decides": as_decides}
+_OF_RESULTS: Mapping[str, Callable[[Any], Egress]] = {"own": as_own, "identifiers": as_identifiers}
+
+
+def _data_problems(name: str, declared: Mapping[str, Any], parameters: object) -> Iterator[str]:
+    """Yield the problems of what a tool declares about its data. A property of a class has no value yet."""
     known = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    if isinstance(egress, property) or not known:
-        return []
-    try:
-        names = as_egress(egress)
-    except ToolDefinitionError as error:
-        return [f"the tool {name!r}: {error}"]
-    unknown = [] if isinstance(names, bool) else [key for key in names if key not in known]
-    return [f"the egress of the tool {name!r} names {key!r}, which is none of its parameters" for key in unknown]
+    for about, read in (*_OF_ARGUMENTS.items(), *_OF_RESULTS.items()):
+        if isinstance(declared[about], property):
+            continue
+        try:
+            names = read(declared[about])
+        except ToolDefinitionError as error:
+            yield f"the tool {name!r}: {error}"
+            continue
+        if known and about in _OF_ARGUMENTS and not isinstance(names, bool) and names != ALL:
+            unknown = [key for key in names if key not in known]
+            yield from [
+                f"{about} of the tool {name!r} names {key!r}, which is none of its parameters" for key in unknown
+            ]
 
 
 @frozen

@@ -15,12 +15,12 @@ from agentloop.contracts.tool import (
     ToolLike,
     ToolPolicy,
     arguments_in,
-    as_own,
 )
 from agentloop.contracts.tools import Tools
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.errors.hints import suggest
 from agentloop.tools.function_tool import (
+    DataRules,
     FunctionTool,
     InlineFunctionTool,
     PlainFunctionTool,
@@ -32,7 +32,7 @@ from agentloop.tools.presentation import Presenter, presenter
 from agentloop.tools.signature import Signature, bound_to_any, is_async, is_method
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.policies import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
-from agentloop.values.tool_calls import Effect, Egress, EgressLike, as_egress
+from agentloop.values.tool_calls import ALL, Effect, EgressLike, NamesLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,7 +69,9 @@ def tool(
     repeatable: bool | None = None,
     runs_code: bool = False,
     egress: EgressLike = False,
-    own: str | Iterable[str] = (),
+    own: NamesLike = (),
+    identifiers: NamesLike = (),
+    decides: NamesLike = ALL,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -101,7 +103,9 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     repeatable: bool | None = None,
     runs_code: bool = False,
     egress: EgressLike = False,
-    own: str | Iterable[str] = (),
+    own: NamesLike = (),
+    identifiers: NamesLike = (),
+    decides: NamesLike = ALL,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -153,9 +157,14 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
             which say which calls are the same, and False for others.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another.
         egress: whether data can leave the program by a call: True, or better the names of the parameters that carry an address,
-            as in `egress="url"`, so that approvals can look at where it goes.
+            as in `egress="url"`, so that approvals can look at where it goes. This and the next three say whose words go where,
+            which matters with `approve="untrusted"`.
         own: the names of the fields of the result, at any depth, whose words the service vouches for, as in `own="id sent_at"`, or
-            `*` for all; anything else may be the words of somebody else, which matters with `approve="untrusted"`.
+            `*` for all; anything else may be the words of somebody else.
+        identifiers: the names of fields that name things of the service by words that somebody else may have chosen, as in
+            `identifiers="channel"`: a program may pass one on as a whole argument.
+        decides: the names of the parameters that decide whom and what a call reaches, as in `decides="to amount"`, `*` for all, or an
+            empty text for none. The others are contents, which may be the words of somebody else.
 
     Raises:
         ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems with the
@@ -174,10 +183,10 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         eager=eager,
         repeatable=repeatable,
         runs_code=runs_code,
-        own=as_own(own),
     )
+    data = DataRules(egress, own, identifiers, decides)
     described = partial(_make_tool, name=name, description=description, schema=schema, effect=_parse_effect(effect))
-    make = partial(described, egress=as_egress(egress), policy=policy, show=show, reconcile=reconcile, inline=inline)
+    make = partial(described, data=data, policy=policy, show=show, reconcile=reconcile, inline=inline)
     return make if function is None else make(function)
 
 
@@ -225,7 +234,7 @@ def _make_tool(
     description: str | None,
     schema: Mapping[str, Any] | None,
     effect: Effect,
-    egress: Egress,
+    data: DataRules,
     policy: ToolPolicy,
     show: Show | None,
     reconcile: Callable[..., Any] | None,
@@ -241,16 +250,14 @@ def _make_tool(
     )
     _check_resource(policy.resource, signature)
     parameters = None if schema is None else _check_parameters(schema, signature)
-    _check_egress(egress, signature, parameters)
+    _check_data(data, signature, parameters)
     if inline:
         _check_inline(function, signature, effect, policy)
     present = _present_with(show, signature)
     # A plain function may block, and would stop the event loop outside of a thread.
     kind = FunctionTool if is_async(function) else InlineFunctionTool if inline else PlainFunctionTool
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
-    return kind(
-        function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound, egress=egress
-    )
+    return kind(function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound, data=data)
 
 
 def _present_with(show: Show | None, signature: Signature) -> Presenter:
@@ -313,14 +320,13 @@ def _check_resource(resource: ResourceKey | None, signature: Signature) -> None:
         )
 
 
-def _check_egress(egress: Egress, signature: Signature, schema: JsonObject | None) -> None:
-    names = () if isinstance(egress, bool) else egress
+def _check_data(data: DataRules, signature: Signature, schema: JsonObject | None) -> None:
     known = signature.hints if schema is None else schema.get("properties", {})
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is not None:
-        raise ToolDefinitionError(
-            f"the egress of {signature.name!r} names {unknown!r}, which is none of its parameters{suggest(unknown, known)}"
-        )
+    for about, name in data.arguments:
+        if name not in known:
+            raise ToolDefinitionError(
+                f"{about} of {signature.name!r} names {name!r}, which is none of its parameters{suggest(name, known)}"
+            )
 
 
 def _check_parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:

@@ -49,7 +49,19 @@ from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import ContentPart, Effect, Egress, ToolCall, ToolResult, ToolSpec
+from agentloop.values.tool_calls import (
+    ALL,
+    ContentPart,
+    Effect,
+    Egress,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    as_decides,
+    as_egress,
+    as_identifiers,
+    as_own,
+)
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -60,6 +72,23 @@ Shown: TypeAlias = str | ContentPart | Sequence[str | ContentPart]
 """The content of a result for the model: text, a part, or several of them."""
 Show: TypeAlias = Callable[[Any], Shown]
 """A function from the return value of a tool to the content for the model."""
+
+
+@frozen
+class DataRules:
+    """What a tool declares about the data of its calls; the attributes are those of `ToolSpec`."""
+
+    egress: Egress = field(default=False, converter=as_egress)
+    own: tuple[str, ...] = field(default=(), converter=as_own)
+    identifiers: tuple[str, ...] = field(default=(), converter=as_identifiers)
+    decides: tuple[str, ...] = field(default=ALL, converter=as_decides)
+
+    @property
+    def arguments(self) -> Iterator[tuple[str, str]]:
+        """The names of arguments in it, each after what it is said about."""
+        for about, names in (("egress", self.egress), ("decides", self.decides)):
+            for name in () if isinstance(names, bool) or names == ALL else names:
+                yield about, name
 
 
 @frozen(eq=False, repr=False)
@@ -99,7 +128,7 @@ class FunctionTool(
     _unbound: FunctionTool[..., Any] | None = field(default=None, repr=False)
     # A hash of what the tool serves, such as files: a call that waits for a decision waits again when it is another one.
     _definition: str = field(default="", repr=False, kw_only=True)
-    _egress: Egress = field(default=False, repr=False, kw_only=True)
+    _data: DataRules = field(default=DataRules(), repr=False, kw_only=True)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
@@ -144,7 +173,7 @@ class FunctionTool(
     @property
     def egress(self) -> Egress:
         """Whether data can leave by a call, and by which arguments."""
-        return self._egress
+        return self._data.egress
 
     @property
     def policy(self) -> ToolPolicy:
@@ -174,7 +203,10 @@ class FunctionTool(
             definition=self._definition,
             pinned=self._definition,
             strict=self._policy.strict or self.signature.is_strict,
-            egress=self._egress,
+            egress=self._data.egress,
+            own=self._data.own,
+            identifiers=self._data.identifiers,
+            decides=self._data.decides,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from attrs import field, frozen
 
-from agentloop.values.tool_calls import Effect, Egress
+from agentloop.values.tool_calls import ALL, Effect, Egress
 from agentloop.values.value import Value
 
 
@@ -45,6 +45,16 @@ def _stricter_egress(one: Egress, other: Egress) -> Egress:
     return tuple(sorted({*one, *other}))
 
 
+def _in_both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    if ALL in {one, other}:
+        return other if one == ALL else one
+    return tuple(sorted({*one} & {*other}))
+
+
+def _in_either(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return ALL if ALL in {one, other} else tuple(sorted({*one, *other}))
+
+
 def _either(one: bool, other: bool) -> bool:  # noqa: FBT001  # joins two of a kind
     return one or other
 
@@ -56,6 +66,9 @@ def _both(one: bool, other: bool) -> bool:  # noqa: FBT001  # joins two of a kin
 _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "effect": _stricter_effect,
     "egress": _stricter_egress,
+    "own": _in_both,
+    "identifiers": _in_both,
+    "decides": _in_either,
     "runs_code": _either,
     "strict": _either,
     "sequential": _either,

@@ -152,8 +152,8 @@ class Grant(Value):
         total: the largest sum of a numeric argument over all these calls, as in `amount <= 500`; empty for none. Calls without this
             argument, or with a negative number, are not covered.
         until: when the grant ends, a time with a time zone; None for no end.
-        untrusted: whether it also holds for calls about which somebody else may have decided, see `AskUntrusted`: the limits are then all
-            that stands between a text that the model has read and the call.
+        untrusted: whether it also holds for calls about which somebody else may have decided, or whose limited arguments somebody else
+            may have written, see `AskUntrusted`: the limits are then all that stands between a text that the model has read and the call.
 
     Raises:
         InvalidParameter: a limit cannot be read, or is longer than 10,000 characters; there are more than 100; `uses` is not a
@@ -192,6 +192,12 @@ class Grant(Value):
         found = _find(arguments, _Limit.parse(self.total).path)
         amount = None if found is None else as_amount(found[0])
         return None if amount is None or amount < 0 else amount
+
+    @property
+    def limited(self) -> frozenset[str]:
+        """The names of the arguments that it limits."""
+        paths = [_Limit.parse(text).path for text in (*self.arguments, self.total) if text]
+        return frozenset([*paths, *[path.partition("/")[0] for path in paths]])
 
     @property
     def largest_total(self) -> Decimal | None:

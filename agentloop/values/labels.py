@@ -96,6 +96,59 @@ class Label(Value):
         return ", ".join(names) or "nobody else"
 
 
+class Writer(StrEnum):
+    """The writer of an argument: the user, a source that it is quoted from, the model, or the program that makes the call."""
+
+    USER = "user"
+    SOURCE = "source"
+    MODEL = "model"
+    PROGRAM = "program"
+
+
+@frozen(eq=False, repr=False)
+class ArgumentOrigin(Value):
+    """Who had a part in an argument of a call; its text says it to the person who decides about the call.
+
+    Attributes:
+        argument: the name of the argument.
+        label: the foreign sources of its value.
+        writer: who wrote it.
+    """
+
+    argument: str
+    label: Label
+    writer: Writer = field(default=Writer.PROGRAM, converter=Writer)
+
+    __attrs_post_init__ = check_types
+
+    def __str__(self) -> str:
+        foreign_sources = str(self.label) if self.label.is_foreign else ""
+        match self.writer:
+            case Writer.USER:
+                return "yours"
+            case Writer.SOURCE:
+                return f"from {self.label}"
+            case Writer.MODEL:
+                read = f"after reading {foreign_sources}" if foreign_sources else "before it read anything foreign"
+                return f"the model, {read}"
+        return f"the program, from {foreign_sources}" if foreign_sources else "the program"
+
+
+@frozen(eq=False, repr=False)
+class CallOrigins(Value):
+    """Who had a part in a call that a program makes.
+
+    Attributes:
+        control: who had a part in the decision to make it.
+        arguments: who had a part in each of its arguments; one that is missing is of unknown origin.
+    """
+
+    control: Label
+    arguments: tuple[ArgumentOrigin, ...] = field(default=(), converter=tuple[ArgumentOrigin, ...])
+
+    __attrs_post_init__ = check_types
+
+
 CLEAN: Final = Label()
 """The label of what no foreign source has had a part in."""
 UNKNOWN: Final = Label((Source(SourceKind.UNKNOWN),))

@@ -17,7 +17,8 @@ from agentloop.errors.kinds import ContractViolation
 from agentloop.values.decisions import Answer, Block, Decision, Suspend, Verdict
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
-from agentloop.values.labels import Label
+from agentloop.values.labels import CLEAN, ArgumentOrigin, Label
+from agentloop.values.origins import origins_of
 from agentloop.values.policies import DEFAULT_CALL_POLICY, CallPolicy
 from agentloop.values.run_requests import Identity, principal_of
 from agentloop.values.state import AgentState
@@ -275,6 +276,7 @@ class BeforeToolUse(StatePoint):
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another; true
             where that is not known.
         label: who had a part in the decision to make the call; None where nothing is labeled.
+        origins: who had a part in each argument, if the program that makes the call has said so; `origin_of` also tells of other calls.
         is_agent: whether the tool is an agent whose own calls pass the interceptors that use labels.
     """
 
@@ -292,6 +294,7 @@ class BeforeToolUse(StatePoint):
     preceding: int | None = None
     runs_code: bool = True
     label: Label | None = None
+    origins: tuple[ArgumentOrigin, ...] = ()
     is_agent: bool = False
 
     @property
@@ -303,6 +306,22 @@ class BeforeToolUse(StatePoint):
     def arguments(self) -> JsonObject:
         """The arguments of the call."""
         return self.call.arguments
+
+    def origin_of(self, argument: str) -> Label:
+        """Return who had a part in an argument, as far as that is known, and else in the whole call.
+
+        What the user has written is his, also where others have written it, too. True, false, null and empty values are nobody's.
+
+        Args:
+            argument: the name of an argument.
+        """
+        arguments = self.arguments
+        is_clean = not self.origins and self.label is not None and not self.label.is_foreign
+        if is_clean or argument not in arguments:
+            return CLEAN
+        given = {argument: arguments[argument]}
+        (origin,) = origins_of(self.state, self.label, self.origins, given, key=self.key)
+        return origin.label
 
     def with_call(self, call: ToolCall) -> Self:
         """Run this call instead; it is validated again."""

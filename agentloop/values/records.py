@@ -15,7 +15,7 @@ from agentloop.errors.kinds import ConfigurationError, InferenceError
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceResponse, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.labels import Label
+from agentloop.values.labels import ArgumentOrigin, Label
 from agentloop.values.steps import NO_USAGE, ExecutionStatus
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import to_microseconds
@@ -332,6 +332,7 @@ class CallIntent(Value):
         requested: the call as a program made it, if an interceptor or a reviewer changed it; else None.
         grant: the id of the grant that it uses, so that nobody was asked; empty for none.
         label: who had a part in the decision to make it; None where that is not tracked.
+        origins: who had a part in each argument, if the program that makes the call has said so.
     """
 
     key: str
@@ -342,6 +343,7 @@ class CallIntent(Value):
     requested: ToolCall | None = None
     grant: str = ""
     label: Label | None = None
+    origins: tuple[ArgumentOrigin, ...] = ()
 
     def to_execution(
         self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False

@@ -68,6 +68,46 @@ def as_egress(value: EgressLike) -> Egress:
     return tuple(sorted({str(name) for name in names}))
 
 
+NamesLike: TypeAlias = str | Iterable[str]
+"""Names, in one text such as `id sent_at` or in any order; `*` for all."""
+ALL: Final = ("*",)
+
+
+def as_own(names: NamesLike) -> tuple[str, ...]:
+    """Read the names of the fields of a result for which a service vouches.
+
+    Raises:
+        ToolDefinitionError: if they are not texts.
+    """
+    return _as_names(names, "own is the names of fields of a result, as in own='id sent_at', or '*'")
+
+
+def as_identifiers(names: NamesLike) -> tuple[str, ...]:
+    """Read the names of the fields of a result that name things of a service.
+
+    Raises:
+        ToolDefinitionError: if they are not texts.
+    """
+    return _as_names(names, "identifiers is the names of fields of a result, as in identifiers='channel', or '*'")
+
+
+def as_decides(names: NamesLike) -> tuple[str, ...]:
+    """Read the names of the arguments that decide what a call does.
+
+    Raises:
+        ToolDefinitionError: if they are not texts.
+    """
+    return _as_names(names, "decides is the names of arguments, as in decides='to amount', or '*'")
+
+
+def _as_names(names: NamesLike, meaning: str) -> tuple[str, ...]:
+    given: object = names.split() if isinstance(names, str) else names
+    listed: list[object] = list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(name, str) and name for name in listed):
+        raise ToolDefinitionError(f"{meaning}; not {names!r:.100}")
+    return ALL if "*" in listed else tuple(sorted({str(name) for name in listed}))
+
+
 @frozen(eq=False, repr=False)
 class ToolSpec(EncodeOnce):
     """The definition of a tool, as it is offered to a model.
@@ -81,10 +121,17 @@ class ToolSpec(EncodeOnce):
         pinned: the hash of the definition that was first seen or last approved; a call waits for a decision while the current
             definition is another one.
         strict: whether arguments that do not satisfy the schema are never coerced; not sent to the model.
-        egress: whether data can leave by a call, and by which arguments; not sent to the model.
+        egress: whether data can leave by a call, and by which arguments; not sent to the model. This and the next three matter where
+            it is known who wrote what a model has read, as with `approve="untrusted"`.
+        own: the names of the fields of a result, at any depth, whose words the service vouches for, such as `id` or `sent_at`; `*` for
+            all of them. Everything else in a result may be the words of somebody else.
+        identifiers: the names of fields whose words somebody else may have chosen, and which name a thing of the service, such as
+            the name of a channel. A program may pass such a field on as a whole argument; as a text it is foreign.
+        decides: the names of the arguments that decide whom and what a call reaches; `*` for all of them, and empty for none. The others
+            are contents, which may be the words of somebody else.
 
     Raises:
-        ToolDefinitionError: if `egress` is neither a bool nor the names of arguments.
+        ToolDefinitionError: if `egress` is neither a bool nor the names of arguments, or one of the others has no names.
     """
 
     name: str
@@ -95,8 +142,19 @@ class ToolSpec(EncodeOnce):
     pinned: str = field(default="", kw_only=True)
     strict: bool = field(default=False, kw_only=True)
     egress: Egress = field(default=False, converter=as_egress, metadata=UNCHECKED, kw_only=True)
+    own: tuple[str, ...] = field(default=(), converter=as_own, metadata=UNCHECKED, kw_only=True)
+    identifiers: tuple[str, ...] = field(default=(), converter=as_identifiers, metadata=UNCHECKED, kw_only=True)
+    decides: tuple[str, ...] = field(default=ALL, converter=as_decides, metadata=UNCHECKED, kw_only=True)
 
     __attrs_post_init__ = check_types
+
+    def does_decide(self, argument: str) -> bool:
+        """Return whether an argument decides whom and what a call reaches."""
+        return argument in self.decides or self.decides == ALL
+
+    def may_carry(self, argument: str) -> bool:
+        """Return whether data can leave by an argument."""
+        return self.egress if isinstance(self.egress, bool) else argument in self.egress
 
 
 ANSWER_TOOL = "give_final_answer"

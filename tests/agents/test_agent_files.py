@@ -31,6 +31,7 @@ from agentloop.compilers import SlidingWindow
 from agentloop.errors import InvalidDescriptor
 from agentloop.interception import AskUntrusted, RequireApproval
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.mcp import McpEnsemble
 from agentloop.policies import BudgetAccount
 from agentloop.values.bounds import Bounds, apply_bounds
 from agentloop.values.decisions import approve
@@ -793,6 +794,18 @@ def test_the_page_about_agents_lists_every_key() -> None:
     (modes,) = re.findall(r"^\| `mode` \| (.+) \|$", page, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", modes.replace("(extra `code`)", ""))
     assert listed == [name for driver, names in DRIVER_MODES.items() for name in (driver, *names)]
+
+
+def test_a_trusted_file_says_whose_words_tools_of_a_server_return(folder: Path) -> None:
+    """Each table in `labels` is about the tool of its name."""
+    text = f'{HEAD}[mcp.mail]\ncommand = "mail"\n[mcp.mail.labels.search_mails]\nown = "id sender"\n[mcp.mail.labels.send]\ndecides = ["to"]'
+    (server,) = load(folder, text, trust=True, allow_servers=["mail"]).tools.groups
+    assert isinstance(server, McpEnsemble)
+    assert server.labels == {"search_mails": {"own": ("id", "sender")}, "send": {"decides": ("to",)}}
+    for wrong, where in (("owns = 'id'", "owns"), ("own = 3", "own"), ("decides = [3]", "decides")):
+        with pytest.raises(InvalidDescriptor) as raised:
+            load(folder, f'{HEAD}[mcp.mail]\ncommand = "mail"\n[mcp.mail.labels.x]\n{wrong}', allow_servers=["mail"])
+        assert [mistake[1] for mistake in raised.value.mistakes] == [f"mcp.mail.labels.x.{where}"]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ LOOSER = {
     "mcp.s.trust_annotations": f"{HEAD}{SERVER}trust_annotations = true",
     "mcp.s.effects": f'{HEAD}{SERVER}effects = {{ "get_*" = "pure", "x" = "effect" }}',
     "mcp.s.egress": f"{HEAD}{SERVER}egress = false",
+    "mcp.s.labels": f'{HEAD}{SERVER}[mcp.s.labels.search]\nown = "id"',
     "settings.hosted_tools": f'{HEAD}settings.hosted_tools = ["web_search"]',
     "settings.extra.tools": f"{HEAD}settings.extra = {{ top_k = 40, tools = [{{ type = 'web_search' }}] }}",
     "settings.extra.enable_search": f"{HEAD}settings.extra.enable_search = true",
@@ -81,7 +82,7 @@ LOOSER = {
 }
 """For each key that can loosen something, a file that would."""
 STRICTER = [
-    f'{HEAD}{SERVER}effects = {{ "*" = "effect" }}\negress = true\ntrust_annotations = false',
+    f'{HEAD}{SERVER}effects = {{ "*" = "effect" }}\negress = true\ntrust_annotations = false\nlabels = {{}}',
     f'{HEAD}{SERVER}allow = ["get_*"]\ndeny = ["x"]\nenabled = false',
     f"{HEAD}settings.extra = {{ top_k = 40, min_p = 0.1 }}",
     f'{HEAD}[agents.a]\ndescription = "x"\ntools = ["agent_trust_of_test:look"]\neffect = "idempotent"',
@@ -115,7 +116,8 @@ CONTAINERS = {"settings", "ensembles", "mcp", "agents"}
 
 def test_each_key_of_a_file_has_a_bearing() -> None:
     """A new key has to be decided about: whether it can loosen something."""
-    looser = {"settings.hosted_tools", "settings.extra", "mcp.trust_annotations", "mcp.effects", "mcp.egress"}
+    looser = {f"mcp.{key}" for key in ("trust_annotations", "effects", "egress", "labels")}
+    looser |= {"settings.hosted_tools", "settings.extra"}
     known = {*AGENT, *[f"settings.{key}" for key in SETTINGS], *[f"mcp.{key}" for key in MCP]}
     known |= {f"agents.{key}" for key in {**CALL, **SOURCED}}
     assert known == looser | {"agents.effect"} | TIGHTENING | NEUTRAL | ALLOWED | CONTAINERS

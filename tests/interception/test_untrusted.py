@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from agentloop import (
     AgentState,
     Image,
     Message,
+    RequireApproval,
     ScriptedInference,
     SqliteJournal,
     Tool,
@@ -29,9 +31,10 @@ from agentloop import (
 )
 from agentloop.compilers import SlidingWindow
 from agentloop.contracts.tool import CanCallTools, InnerCalls
-from agentloop.errors import InvalidParameter
+from agentloop.errors import InvalidParameter, ToolDefinitionError
 from agentloop.interception import AfterToolUse, AskUntrusted, BeforeInference, BeforeToolUse, at
-from agentloop.policies import AskUnlessGranted
+from agentloop.policies import AskUnlessGranted, give_grant
+from agentloop.policies.grants import definition_digest
 from agentloop.tools.results import ReadResult
 from agentloop.values import (
     Effect,
@@ -45,7 +48,7 @@ from agentloop.values import (
     ToolResult,
     answer,
 )
-from agentloop.values.labels import CLEAN, UNKNOWN, Label, Source, SourceKind, foreign
+from agentloop.values.labels import CLEAN, UNKNOWN, ArgumentOrigin, CallOrigins, Label, Source, SourceKind, foreign
 from agentloop.values.messages import origin_of
 
 PAID: list[tuple[str, int]] = []
@@ -101,7 +104,7 @@ def loop_of(*script: Any, tools: Sequence[Any] = TOOLS, streaming: bool = False,
 
 def asked(state: AgentState[Any]) -> list[str]:
     """Return the tools of the calls that wait for a decision."""
-    return [pending.call.name for pending in state.pending if not pending.inner]
+    return [pending.call.name for pending in state.pending if not pending.inner and not pending.waits_for]
 
 
 def only(state: AgentState[Any]) -> PendingCall:
@@ -143,7 +146,10 @@ async def test_an_argument_of_the_user_is_named_as_such() -> None:
     """Words of the user are his, also where a mail has them; others the model has put together."""
     state = await loop_of(READ, call("pay", to="bob", amount=6), "done").execute("pay bob 5 after mail 1")
 
-    assert only(state).reason.splitlines()[1:] == ["to: yours", "amount: the model, after reading that"]
+    assert only(state).reason.splitlines()[1:] == [
+        "to: yours",
+        "amount: the model, after reading the result of read_mail",
+    ]
 
 
 async def test_calls_of_one_answer_have_the_same_label() -> None:
@@ -155,9 +161,35 @@ async def test_calls_of_one_answer_have_the_same_label() -> None:
 
 
 async def test_a_call_by_which_data_can_leave_waits() -> None:
-    """An address can hold what the model has read."""
-    assert asked(await loop_of(READ, call("fetch", url="https://x.test/?q=1"), "done").execute("go")) == ["fetch"]
-    assert asked(await loop_of(call("fetch", url="https://x.test/"), "done").execute("go")) == []
+    """An address can hold what the model has read; one that the user has written holds nothing else."""
+    script = [READ, call("fetch", url="https://x.test/?q=1"), "done"]
+    assert asked(await loop_of(*script).execute("look at https://x.test/")) == ["fetch"]
+    assert asked(await loop_of(*script).execute("look at https://x.test/?q=1")) == []
+    assert asked(await loop_of(*script[1:]).execute("go")) == []
+
+
+async def test_only_arguments_by_which_data_can_leave_count() -> None:
+    """Without names, all of them may tell what the model has read; true and null tell nothing."""
+
+    @tool(effect="pure", egress="url")
+    def page(url: str, find: str) -> str:
+        """Find a text on a page."""
+        return url + find
+
+    @tool(effect="pure", egress=True)
+    def search(query: str = "", *, newest: bool = False) -> str:
+        """Search."""
+        return f"{query}{newest}"
+
+    async def asks(made: ToolCall) -> bool:
+        loop = loop_of(READ, made, "done", tools=[*TOOLS, page, search])
+        return bool(asked(await loop.execute("read https://x.test")))
+
+    assert not await asks(call("page", url="https://x.test", find="eve"))
+    assert await asks(call("page", url="https://y.test", find="x"))
+    assert await asks(call("search", query="700"))
+    assert not await asks(call("search", query="read", newest=True))
+    assert not await asks(call("search"))
 
 
 async def test_a_decision_lets_one_call_run() -> None:
@@ -357,9 +389,10 @@ async def test_a_result_may_raise_its_label() -> None:
 
 @frozen(kw_only=True)
 class _Program(Tool, CanCallTools):
-    """Makes these calls one after the other, and returns the texts of their results."""
+    """Makes these calls one after the other, and returns the texts of their results. Of some it may say who had a part in them."""
 
     calls: tuple[ToolCall, ...]
+    origins: tuple[CallOrigins | None, ...] = ()
     name: str = "program"
     description: str = "Runs."
     parameters: Any = field(factory=lambda: {"type": "object", "properties": {}})
@@ -374,8 +407,8 @@ class _Program(Tool, CanCallTools):
         """Make the calls."""
         assert self._inner is not None, arguments
         texts = []
-        for each in self.calls:
-            (execution,) = await self._inner.execute([each])
+        for each, said in zip_longest(self.calls, self.origins):
+            (execution,) = await self._inner.execute([each], origins=[] if said is None else [said])
             texts.append(execution.text)
         self._inner.check_complete()
         return texts
@@ -391,6 +424,51 @@ async def test_a_program_that_has_read() -> None:
 
     state = await loop.resume(state, {only(state).key: approve(only(state).digest)})
     assert (state.status, PAID) == (ExecutionStatus.COMPLETED, [("bob", 5), ("eve", 1)])
+
+
+def _said(**labels: Label) -> CallOrigins:
+    return CallOrigins(CLEAN, [ArgumentOrigin(name, label) for name, label in labels.items()])
+
+
+MAIL = foreign("read_mail", kind=SourceKind.TOOL)
+
+
+@tool(own="*", decides="to")
+def send(to: str, text: str) -> str:
+    """Send a text."""
+    PAID.append((to, len(text)))
+    return "sent"
+
+
+@pytest.mark.parametrize(
+    ("origins", "question"),
+    [
+        (_said(to=CLEAN, text=MAIL), []),
+        (_said(to=MAIL, text=CLEAN), ["to: the program, from the result of read_mail", "text: the program"]),
+        (_said(text=CLEAN), ["to: the program, from a text of unknown origin", "text: the program"]),
+        (None, [f"{name}: the program, from the result of read_mail" for name in ("to", "text")]),
+    ],
+    ids=["contents", "an address", "an address of which nothing is said", "nothing said"],
+)
+async def test_what_a_program_says_of_the_arguments_of_a_call(origins: CallOrigins | None, question: list[str]) -> None:
+    """A program that was written before anything was read decides, and asks about foreign words that say whom its call reaches."""
+    made = call("send", to="eve", text="700")
+    tools = [read_mail, send, _Program(calls=(READ, made), origins=(None, origins))]
+    state = await loop_of(call("program"), "done", tools=tools).execute("go")
+
+    assert ([] if question else [("eve", 3)]) == PAID
+    assert [only(state).reason.splitlines()[1:] if asked(state) else []] == [question]
+
+
+async def test_an_argument_that_an_interceptor_changes_is_of_unknown_origin() -> None:
+    """What the program said was about another value."""
+
+    def redirect(point: BeforeToolUse) -> BeforeToolUse:
+        return point.with_arguments({**point.arguments, "to": "mallory"}) if point.call.name == "send" else point
+
+    program = _Program(calls=(call("send", to="bob", text="700"),), origins=(_said(to=CLEAN, text=CLEAN),))
+    loop = loop_of(call("program"), "done", tools=[send, program], interceptors=[at("before_tool_use", redirect)])
+    assert (asked(await loop.execute("go")), PAID) == (["send"], [])
 
 
 @pytest.mark.parametrize("has_read", [True, False])
@@ -487,6 +565,49 @@ async def test_a_grant_counts_where_it_says_so(tmp_path: Path, *, counts: bool) 
 
         assert asked(state) == ([] if counts else ["pay"])
         assert len(PAID) == (2 if counts else 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "counts"), [("to == 'bob'", True), ("amount <= 50", False)], ids=["an own argument", "a foreign one"]
+)
+async def test_a_grant_counts_for_arguments_of_the_program(tmp_path: Path, limit: str, *, counts: bool) -> None:
+    """A limit on words of somebody else limits nothing: he chooses what is within."""
+    asks = AskUnlessGranted(RequireApproval("pay"))
+    async with aclosing(SqliteJournal(tmp_path / "journal.db")) as journal:
+        grant = Grant(arguments=[limit.replace("'", '"')])
+        await give_grant(journal, pay, grant)
+        program = _Program(calls=(PAY,), origins=(_said(to=CLEAN, amount=MAIL),))
+        guards: dict[str, Any] = {"approve": None, "interceptors": [asks, AskUntrusted(unless="pay")]}
+        loop = loop_of(call("program"), "done", tools=[pay, program], journal=journal, **guards)
+        state = await loop.execute("go")
+
+    assert asked(state) == ([] if counts else ["pay"])
+
+
+def test_a_declaration_is_a_part_of_the_definition_that_a_grant_is_about() -> None:
+    """A tool that says nothing has the digest that it had before it could say anything."""
+    plain = tool(name="pay")(pay.function)
+    said: list[dict[str, Any]] = [{"own": "*"}, {"identifiers": "id"}, {"decides": "to"}, {"decides": ""}]
+    digests = [definition_digest(tool(name="pay", **each)(pay.function).spec) for each in said]
+    assert len({definition_digest(plain.spec), *digests}) == 5
+    assert definition_digest(tool(name="pay", decides="*")(pay.function).spec) == definition_digest(plain.spec)
+
+
+def test_the_audit_tells_what_is_not_declared() -> None:
+    """Each read of such a tool makes later calls wait."""
+    child = AgentLoop(ToolCallingDriver(ScriptedInference("x")), [read_mail]).as_tool("helper", "Helps.", effect="pure")
+    audit = loop_of("done", tools=[*TOOLS, child, ReadResult()]).audit()
+
+    assert audit.undeclared == ("read_mail", "fetch", "helper/read_mail")
+    assert "count as the words of others: read_mail, fetch" in str(audit)
+    assert loop_of("done", approve=None).audit().undeclared == ()
+
+
+@pytest.mark.parametrize("said", [{"decides": "whom"}, {"egress": "whom"}])
+def test_a_declaration_names_parameters(said: dict[str, Any]) -> None:
+    """A mistyped name would leave an argument out of sight."""
+    with pytest.raises(ToolDefinitionError, match=f"{next(iter(said))} of 'pay' names 'whom'"):
+        tool(name="pay", **said)(pay.function)
 
 
 async def test_the_person_sees_who_may_have_decided() -> None:

@@ -55,6 +55,27 @@ async def test_code_says_by_which_tools_data_can_leave() -> None:
         McpEnsemble.stdio("x", egress={"a": 3})
 
 
+async def test_code_says_whose_words_go_where() -> None:
+    """A server that says nothing of itself vouches for nothing, and all arguments decide."""
+    labels = {"put": {"decides": "path"}, "a*": {"own": "*"}, "read_*": {"own": "uri", "identifiers": ["name"]}}
+    async with small(labels=labels, resources=True) as server:
+        specs = {tool.name: tool.spec for tool in server.offered}
+        said = {tool.name: tool.declarations.holding("own") for tool in server.offered}
+    assert (specs["put"].decides, specs["put"].own, specs["put"].egress) == (("path",), (), True)
+    assert (specs["add"].decides, specs["add"].own) == (("*",), ("*",))
+    assert (specs["read_resource"].own, specs["read_resource"].identifiers) == (("uri",), ("name",))
+    assert (said["add"].value, said["add"].by, said["put"].value) == (("*",), Authority.CODE, ())
+    with pytest.raises(ToolDefinitionError, match="own, identifiers, decides, not 'owns', did you mean 'own'"):
+        McpEnsemble.stdio("x", labels={"a": {"owns": "id"}})
+
+
+async def test_a_name_in_labels_is_one_of_the_server() -> None:
+    """A mistyped name would leave the tool as it is without a word."""
+    async with small(labels={"putt": {"decides": "path"}}) as server:
+        (problem,) = server.name_problems
+    assert "no tool 'putt' for labels=…" in problem
+
+
 @pytest.mark.parametrize("trust", [False, [], ["other.json"]])
 def test_a_file_of_servers_does_not_trust_itself(tmp_path: Path, trust: Any) -> None:
     """The message names the entry, and says what to do."""

@@ -16,6 +16,7 @@ from agentloop.errors import InvalidDescriptor, ToolDefinitionError
 from agentloop.toolkits import Ensemble, ensemble_factory, load_ensembles
 from agentloop.toolkits.descriptor import KEYS, TableKind
 from agentloop.toolkits.files import files
+from agentloop.toolkits.overrides import OF_SPEC
 from agentloop.toolkits.statements import Trust
 from agentloop.values import Authority, Effect, ToolStatus
 from agentloop.values.authority import DECLARED, Statement, is_looser, strictest
@@ -33,7 +34,7 @@ from agentloop.values import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
 
 
 @tool(
-    effect="idempotent", egress="url", runs_code=True, strict=True, sequential=True, eager=False, key="one",
+    effect="idempotent", egress="url", own="id sent", identifiers="channel", decides="url amount", runs_code=True, strict=True, sequential=True, eager=False, key="one",
     rate_limit=RateLimit(2, 10), deduplicate="exact", timeout=5, circuit=CircuitPolicy(3, 60),
 )
 def guarded(url: str, amount: Annotated[int, Range(le=100)] = 1, note: str = "") -> str:
@@ -119,6 +120,9 @@ DEDUPLICATORS: Mapping[str, Any] = {"never": lambda call, earlier: False}  # a f
 LOOSER = {
     "effect": [("guarded", '"pure"'), ("pay", '"idempotent"'), ("pay", '"pure"')],
     "egress": [("guarded", "false"), ("guarded", '"note"'), ("guarded", '["note", "amount"]')],
+    "own": [("guarded", '"*"'), ("guarded", '["id", "to"]'), ("look", '"id"')],
+    "identifiers": [("guarded", '"channel name"'), ("look", '"*"')],
+    "decides": [("guarded", '"url"'), ("pay", '"to"'), ("pay", '""')],
     "runs_code": [("guarded", "false")],
     "strict": [("guarded", "false")],
     "sequential": [("guarded", "false")],
@@ -153,6 +157,9 @@ LOOSER = {
 STRICTER = {
     "effect": [("guarded", '"effect"'), ("look", '"idempotent"'), ("guarded", '"idempotent"')],
     "egress": [("guarded", "true"), ("guarded", '"url note"'), ("look", "true"), ("look", '"what"'), ("look", "false")],
+    "own": [("guarded", '"id"'), ("guarded", '""'), ("look", "[]")],
+    "identifiers": [("guarded", '""'), ("look", '""')],
+    "decides": [("guarded", '"url amount note"'), ("guarded", '"*"'), ("pay", '"*"')],
     "runs_code": [("look", "true"), ("guarded", "true"), ("look", "false")],
     "strict": [("look", "true")],
     "sequential": [("look", "true")],
@@ -226,7 +233,7 @@ def test_a_looser_statement_is_refused(folder: Path, key: str, name: str, value:
         assert held.by is Authority.CODE
 
 
-@pytest.mark.parametrize("key", [key for key in LOOSER if key not in {"effect", "egress"}])
+@pytest.mark.parametrize("key", [key for key in LOOSER if key not in OF_SPEC])
 def test_a_looser_statement_about_all_tools_is_refused(folder: Path, key: str) -> None:
     """What a file says about an ensemble is said about each of its tools."""
     _, value = LOOSER[key][0]
@@ -244,8 +251,7 @@ def test_a_stricter_statement_holds(folder: Path, key: str, name: str, value: st
     assert not is_looser(key, held.value, before.value)
     assert [each.by for each in tool.declarations.about(key)] == [Authority.CODE, Authority.FILE]
     assert tool.declarations.about(key)[1].place.endswith("tools.toml, line 3")
-    actual = {"effect": tool.spec.effect, "egress": tool.spec.egress}
-    assert held.value == (actual[key] if key in actual else getattr(tool.policy, key))
+    assert held.value == getattr(tool.spec if key in OF_SPEC else tool.policy, key)
 
 
 @pytest.mark.parametrize(("key", "value"), NEUTRAL.items())

@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 from agentloop.errors import ToolDefinitionError
 from agentloop.values import Authority, Effect
 from agentloop.values.authority import DECLARED, Declarations, Statement, is_looser, strictest
-from agentloop.values.tool_calls import as_egress
+from agentloop.values.tool_calls import as_decides, as_egress, as_identifiers, as_own
 
 EGRESS = st.booleans() | st.lists(st.sampled_from(["url", "mirror", "to"]), min_size=1).map(as_egress)
+NAMES = st.lists(st.sampled_from(["id", "channel", "to", "*"]))
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "effect": st.sampled_from(Effect),
     "egress": EGRESS,
+    "own": NAMES.map(as_own),
+    "identifiers": NAMES.map(as_identifiers),
+    "decides": NAMES.map(as_decides),
     **dict.fromkeys(("runs_code", "strict", "sequential", "eager"), st.booleans()),
 }
 STRANGERS = st.sampled_from([by for by in Authority if not by.may_loosen])
@@ -103,3 +107,27 @@ def test_egress_is_written_in_several_ways() -> None:
     """The names are sorted and occur once, so that equal declarations are equal."""
     assert as_egress("url mirror") == as_egress(["url", "mirror", "url"]) == ("mirror", "url")
     assert (as_egress(value=True), as_egress(value=False)) == (True, False)
+
+
+def test_names_are_written_in_several_ways() -> None:
+    """One text, a list, any order; `*` is all of them, whatever stands beside it."""
+    assert as_own("id sent_at") == as_own(["sent_at", "id", "id"]) == ("id", "sent_at")
+    assert as_decides("to *") == as_identifiers("*") == ("*",)
+    assert as_own("") == as_decides(()) == ()
+
+
+@pytest.mark.parametrize("read", [as_own, as_identifiers, as_decides])
+@pytest.mark.parametrize("value", [3, [3], [""], None, True])
+def test_what_has_no_names_is_refused(read: Any, value: Any) -> None:
+    """The error shows what is meant."""
+    with pytest.raises(ToolDefinitionError, match="as in"):
+        read(value)
+
+
+def test_fewer_own_fields_and_more_deciding_arguments_are_stricter() -> None:
+    """A server that vouches for less, and an argument that decides beside others."""
+    assert strictest("own", [("*",), ("id",)]) == ("id",)
+    assert strictest("own", [("id", "sent"), ("sent", "to")]) == ("sent",)
+    assert strictest("decides", [("to",), ("amount",)]) == ("amount", "to")
+    assert is_looser("decides", ("to",), ("*",))
+    assert is_looser("identifiers", ("channel",), ())

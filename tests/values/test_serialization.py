@@ -44,7 +44,7 @@ from agentloop.values.inference import (
     Usage,
 )
 from agentloop.values.json import JsonArray, JsonObject, freeze, thaw
-from agentloop.values.labels import Label, Source, SourceKind
+from agentloop.values.labels import ArgumentOrigin, CallOrigins, Label, Source, SourceKind, Writer
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
 from agentloop.values.points import (
@@ -130,6 +130,7 @@ spending_limits = st.builds(SpendingLimit, st.none() | st.integers(0), st.none()
 account_holds = st.builds(AccountHold, texts, spendings, st.integers(0), texts, st.integers(0))
 sources = st.builds(Source, st.sampled_from(SourceKind), texts, texts)
 labels = st.builds(Label, st.lists(sources, max_size=3))
+origins = st.builds(ArgumentOrigin, texts, labels, st.sampled_from(Writer))
 identities = st.builds(Identity, st.sampled_from(["ada", "Ben"]), tenant=texts, scopes=st.sets(texts, max_size=2))
 given_grants = st.builds(
     Grant,
@@ -163,7 +164,14 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     Event: st.builds(Event, heads),
     EventHead: heads,
     CallIntent: st.builds(
-        CallIntent, key=texts, id=texts, call=calls, effect=st.sampled_from(Effect), at=strategies.moments()
+        CallIntent,
+        key=texts,
+        id=texts,
+        call=calls,
+        effect=st.sampled_from(Effect),
+        at=strategies.moments(),
+        label=st.none() | labels,
+        origins=st.lists(origins, max_size=2).map(tuple),
     ),
     CannotTell: st.builds(CannotTell, texts),
     DidNotHappen: st.just(DidNotHappen()),
@@ -258,6 +266,8 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     ),
     Identity: identities,
     Label: labels,
+    ArgumentOrigin: origins,
+    CallOrigins: st.builds(CallOrigins, labels, st.lists(origins, max_size=2)),
     Source: sources,
     RunRequest: st.builds(
         RunRequest,

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_grants import CanReplayGrants
 from agentloop.contracts.run_log import ExecutionLog, JournalSettings, RequestRenderer
-from agentloop.contracts.tool import CanDiscoverTools, Tool
+from agentloop.contracts.tool import CanDiscoverTools, ToolFromSpec
 from agentloop.contracts.tools import Tools
 from agentloop.durable.bodies import rendered_form
 from agentloop.durable.replaying.comparison import Comparison, Mask, blocked_divergence
@@ -25,7 +25,6 @@ from agentloop.loop.inbox import Inboxes
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
-from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.points import Point
 from agentloop.values.records import CallIntent, InDoubt, RecordedCall, RecordedInference, RecordKind, outer_key
@@ -33,7 +32,7 @@ from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
-from agentloop.values.tool_calls import Effect, Egress, ToolExecution, ToolSpec, ToolStatus
+from agentloop.values.tool_calls import ToolExecution, ToolSpec, ToolStatus
 
 _SETTLED_BY_PROGRAM = frozenset({ToolStatus.SUCCEEDED, ToolStatus.FAILED})
 _RECORD_ENDS = "the record ends here: the execution was interrupted, or is still running"
@@ -500,23 +499,15 @@ class ReplayInboxes(Inboxes):
             self.waiting[self._execution_id] = waiting
 
 
-@frozen(kw_only=True)
-class RecordedTool(Tool):
+@frozen
+class RecordedTool(ToolFromSpec):
     """A tool of a group that a replay does not start: it is offered as recorded, and never runs.
 
     Attributes:
-        name: the name by which the model calls it.
-        description: its description.
-        parameters: the JSON Schema of its parameters.
-        effect: its effect.
-        egress: whether data can leave by a call.
+        spec: the recorded definition.
     """
 
-    name: str = ""
-    description: str = ""
-    parameters: JsonObject
-    effect: Effect
-    egress: Egress = False
+    spec: ToolSpec
 
     async def use(self, *_: Any, **arguments: Any) -> Any:
         """Raise: a replay runs no tools.
@@ -535,14 +526,6 @@ def with_recorded_tools(tools: Tools, step: RecordedStep) -> Tools:
     missing: Mapping[str, ToolSpec] = {
         spec.name: spec for recorded in step.requests for spec in recorded.request.tools if spec.name not in tools
     }
-    discovered = [
-        RecordedTool(
-            name=spec.name,
-            description=spec.description,
-            parameters=spec.parameters,
-            effect=spec.effect,
-            egress=spec.egress,
-        )
-        for spec in missing.values()
-    ]
-    return tools.with_discovered([(group, discovered)])
+    return tools.with_discovered(
+        [(group, [RecordedTool(evolve(spec, definition="", pinned="")) for spec in missing.values()])]
+    )
