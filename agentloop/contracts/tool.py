@@ -81,7 +81,8 @@ class ToolContext(Value, Generic[Deps_co]):
         claim_token: the fencing token of the claim under which the call runs: larger in each process that takes the
             execution over. A service that stores the largest one it has seen can refuse a process that lost the execution.
             None without a journal.
-        label: who had a part in the decision to make the call; None where nothing is labeled.
+        label: who had a part in the decision to make the call, and in its arguments where a program has said so; None where nothing
+            is labeled.
     """
 
     execution_id: str
@@ -615,6 +616,11 @@ class InnerCalls(ABC):
     @abstractmethod
     def specs(self) -> Sequence[ToolSpec]:
         """The tools that can be called: those on offer, without tools that make calls themselves."""
+
+    @property
+    def agents(self) -> frozenset[str]:
+        """The names of the tools that are agents: a model reads the arguments of their calls, and writes their results."""
+        return frozenset()
 
     @abstractmethod
     async def execute(

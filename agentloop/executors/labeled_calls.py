@@ -118,6 +118,14 @@ class _LabeledCall(CallLayer):
         changed = {each.argument for each in self._said if after.get(each.argument) != before.get(each.argument)}
         return tuple([evolve(each, label=UNKNOWN) if each.argument in changed else each for each in self._said])
 
+    @property
+    def passed(self) -> Label | None:  # type: ignore[override]  # the same
+        """Who had a part in the decision to make the call, or in an argument."""
+        label = CLEAN if self.label is None else self.label
+        for each in self.origins:
+            label |= each.label
+        return label
+
     def note_origins(self, key: str, origins: CallOrigins) -> None:
         """Note what a program says about a call that it is about to make."""
         self._labeling.note(key, origins)
