@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from agentloop.contracts import CanStoreObjects
@@ -27,6 +28,22 @@ class Bucket(CanStoreObjects):
     async def delete(self, key: str) -> None:
         await asyncio.sleep(0.001)
         self.data.pop(key, None)
+
+
+class LeavesFilesOpen(Bucket):
+    """Breaks law 19: each `put` opens a file that is closed with the store alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.descriptors: list[int] = []
+
+    async def put(self, key: str, data: bytes) -> None:
+        self.descriptors.append(os.open(os.devnull, os.O_RDONLY))
+        await super().put(key, data)
+
+    def __del__(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 class WritesInPlace(Bucket):
@@ -208,6 +225,7 @@ def _objects(law: int, store: Callable[[], CanStoreObjects]) -> Member:
 OBJECTS: tuple[Member, ...] = (
     _objects(9, SharesItsBuffer),
     _objects(9, RemembersTheKey),
+    _objects(19, LeavesFilesOpen),
     _objects(34, SwallowsCancellation),
     _objects(47, WritesInPlace),
     _objects(47, AppendsParts),
