@@ -15,7 +15,7 @@ SCENARIO ?= recovery
 simulate: $(VENV)/ready
 	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
 
-.PHONY: simulate demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: simulate demo demo-shop demo-durable agentdojo test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -26,6 +26,11 @@ demo-shop: $(VENV)/ready
 
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
+
+# AgentDojo's tasks and attackers with scripted models, as the table in docs/untrusted-text.md: `make agentdojo AGENTDOJO="--pairs 100"`.
+AGENTDOJO ?=
+agentdojo: $(VENV)/ready
+	$(BIN)/python examples/agentdojo_table.py $(AGENTDOJO)
 
 # The checks, and the tests that take little time: five of six.
 test: checks
@@ -174,8 +179,9 @@ SOAK_STEPS ?= 1000000
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.long_run --steps $(SOAK_STEPS)
 
-# Small mistakes in the rooms whose mistakes cost most, one at a time; prints how many of them some test finds. Takes hours for all
-# rooms; `make mutants MUTANTS="--room models --count 30"` takes minutes. Verdicts are kept in .mutation.
+# Small mistakes in the rooms of the package, one at a time; prints how many of them some test finds. Takes hours for all rooms;
+# `make mutants MUTANTS="--room models --count 30"` takes minutes, and `--tests tests/models` measures only these tests before. With
+# `--kits`, only the kits judge, and a table says which law has found how many. Verdicts are kept in .mutation.
 MUTANTS ?= --count 300
 mutants: $(VENV)/mutation
 	$(VENV)-mutation/bin/python -m tests.mutation.run $(MUTANTS)
@@ -198,7 +204,7 @@ corpus: $(VENV)/ready
 $(VENV)/ready: pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 

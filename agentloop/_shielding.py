@@ -130,6 +130,17 @@ async def wait_through(task: asyncio.Future[Any], seconds: float) -> asyncio.Can
     return cancelled
 
 
+class KeptTask(asyncio.Task[T]):
+    """A task that `asyncio.run` waits for when it closes the event loop, and does not cancel as it does all others.
+
+    For what must not be left half-way, such as the end of a process. Whoever waits for it does so with `wait_through`.
+    """
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel it, but not because the event loop is closed."""
+        return asyncio._get_running_loop() is not None and super().cancel(msg)  # noqa: SLF001  # `cancel` is called outside of it
+
+
 class OwnTime:
     """The time that foreign code may take, without the time for which it waits for an operation that it calls back.
 

@@ -38,7 +38,7 @@ from agentloop.service.cluster import Cluster
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import StartRequest
-from agentloop.service.cluster.jobs import Job, JobKind
+from agentloop.values.jobs import Job, JobKind
 from agentloop.values.steps import ExecutionStatus
 from tests.postgres import PostgresServer, new_database
 

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.limits import LONGEST
 from tests.loaded import LoadedProcess, of_session, session_process
 from tests.postgres import (
     db,
+    is_for_other_database,
     journal_place,
     own_postgres,
     postgres_proxy,
@@ -134,17 +136,25 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 _STUCK_SECONDS = 400.0
 """The time after which a process ends whose test goes on although pytest-timeout has failed it, which can only end what reacts."""
+_WATCH_SECONDS = 30.0
+"""How much of this time may be over when a test begins: the thread that counts it takes long to end on a busy machine."""
 _STDERR = pytest.StashKey[int]()
+_WATCHED = pytest.StashKey[float]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End a process that is stuck with the stacks of its threads; pytest-xdist names the test and starts another process."""
-    faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True, file=item.config.stash[_STDERR])
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    stash, now = item.config.stash, time.monotonic()
+    if now - stash.get(_WATCHED, -_WATCH_SECONDS) >= _WATCH_SECONDS:
+        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True, file=stash[_STDERR])
+        stash[_WATCHED] = now
+    return (yield)
+
+
+def pytest_sessionfinish() -> None:
+    """Let a process end that has run its tests."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +269,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         asks = getattr(module, "examples", None) is examples or getattr(module, "part_of", None) is part_of
         if is_state_machine or asks or is_hypothesis_test(function):
             item.add_marker("generated")
+        if is_for_other_database(item):
+            item.add_marker("heavy")
     if config.option.shuffle != "no":
         items[:] = shuffled(items, config.option.shuffle)
     ranks = {name: rank for rank, name in enumerate(SLOWEST_FIRST)}

@@ -197,12 +197,28 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+DATABASES = ("sqlite", "postgres")
+
+
+@pytest.fixture(params=DATABASES)
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The place of a new, empty database of each kind, for `open_journal`."""
     if request.param == "sqlite":
         return str(tmp_path / "runs.db")
     return str(request.getfixturevalue("postgres_url"))
+
+
+def is_for_other_database(item: pytest.Item) -> bool:
+    """Whether a test of clusters runs on one database in each run, and this is its case for the other one.
+
+    Half of the tests run on each; clusters take the most time of all tests, and `make test-heavy` runs both cases.
+    """
+    case = getattr(item, "callspec", None)
+    if case is None or "db" not in case.params or "tests/service/cluster/" not in item.nodeid:
+        return False
+    database = case.params["db"]
+    number = sum(item.nodeid.replace(database, "").encode())
+    return bool(database != DATABASES[number % len(DATABASES)])
 
 
 @pytest.fixture(params=[None, "sqlite", "postgres"], ids=["memory", "sqlite", "postgres"])

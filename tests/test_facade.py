@@ -19,7 +19,7 @@ PACKAGES = sorted(".".join(("agentloop", *stub.parent.relative_to(ROOT).parts)) 
 NAMES = {
     "agentloop": 44,
     "agentloop.compilers": 5,
-    "agentloop.contracts": 43,
+    "agentloop.contracts": 45,
     "agentloop.drivers": 9,
     "agentloop.durable": 33,
     "agentloop.errors": 72,
@@ -35,7 +35,7 @@ NAMES = {
     "agentloop.service.server": 10,
     "agentloop.service.telemetry": 4,
     "agentloop.service.trace": 6,
-    "agentloop.testing": 62,
+    "agentloop.testing": 64,
     "agentloop.toolkits": 6,
     "agentloop.tools": 10,
     "agentloop.values": 90,

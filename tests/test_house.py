@@ -29,7 +29,7 @@ ONE_CHILD: dict[str, str] = {
     "ForwardingExecutor": "the base of wrappers of programs; kits watch an executor by one",
     "EndedByLayer": "how a layer ends a call, which the batch knows; a rejected early run is a case of one layer",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
-    "SimulatedScenario": "what programs simulate; the scenarios of the package are variants of one of them",
+    "MemoryQueue": "its moves are compared with rules that know none of its code",
     "Inboxes": "the inboxes of running executions, and those that a replay fills from the record",
     "MCPError": "an error of the protocol, and that of a task, as generation 2 of the MCP SDK has them",
     "ModelSettings": "what the driver of `for_model` is made with; `ModelOptions` adds the parts of the loop",
@@ -44,7 +44,7 @@ ONE_CHILD: dict[str, str] = {
     "ServerSession": "the border to the MCP SDK, which is loaded late",
     "StreamDecoder": "the contract of decoders, beside `WireFormat`; wire formats of third parties implement it",
     "ToolFailed": "a failure that a tool explains to the model; `HostUnknown` may be over at the next try",
-    "ToolExecutor": "runs tools in this process; `RemoteToolExecutor` lets only the tools run elsewhere",
+    "ExecutorKit": "the kit of executors; that of layers around calls checks an executor with them",
     "ToolCallingDriver": "plays an exported test back",
     "VirtualTimeLoop": "time that jumps; `InterleavingLoop` also decides which task runs next",
 }

@@ -20,6 +20,8 @@ from agentloop.contracts.can_keep_grants import CanKeepGrants as CanKeepGrants
 from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
 from agentloop.contracts.can_keep_state import Namespace as Namespace
 from agentloop.contracts.can_keep_state import Update as Update
+from agentloop.contracts.can_queue import CanQueue as CanQueue
+from agentloop.contracts.can_queue import CanTakeJobs as CanTakeJobs
 from agentloop.contracts.can_sandbox import CanSandbox as CanSandbox
 from agentloop.contracts.can_sandbox import SandboxCommand as SandboxCommand
 from agentloop.contracts.can_sandbox import SandboxFile as SandboxFile

@@ -33,6 +33,7 @@ class CanHandleEvents(ABC):
       sequence, each listener one event at a time (laws 7 and 48).
     - An error of a listener affects neither the execution nor other listeners (law 48).
     - Events are counted with and without listeners, so that observation does not change the run (law 8).
+    - Executions share the listeners; each has its own sequence, and the heads of its events are of its own state (law 9).
 
     Emit events with `emit`, `emit_at_step` and `emit_soon` of `agentloop.events.bus`: they call `due`, and build an event only
     if it has a listener.

@@ -1,7 +1,7 @@
-"""The texts of recorded conversations, kept so that a turn formats only what it adds.
+"""The texts of recorded conversations, kept so that a turn formats and reads only what it adds.
 
 The first record of an execution holds the whole conversation. In the next turn it begins alike: with the same messages, as objects,
-and so with the same text.
+and so with the same text; and where a record begins with that text, it holds those messages.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from agentloop.values.messages import Message
 _MAX_CHARACTERS = 32_000_000
 """How much text is kept for one journal; beyond that, the conversations that were used least recently are formatted anew."""
 
+_ADDED = '"add":['
+"""The text in front of a conversation: the first of its kind in a body, since a string in JSON cannot hold it."""
+
 
 @frozen(eq=False)
 class KeptText:
@@ -35,6 +38,13 @@ class KeptText:
     messages: tuple[Message, ...] = ()
     text: str = ""
 
+    def without(self, body: str) -> str | None:
+        """Return the text of the body of a first record without these messages; None if its conversation does not begin with them."""
+        start, found, rest = body.partition(_ADDED)
+        if not self.text or not found or not rest.startswith(self.text) or rest[len(self.text)] not in ",]":
+            return None
+        return start + _ADDED + rest[len(self.text) :].removeprefix(",")
+
 
 @define(eq=False)
 class ConversationTexts:
@@ -46,9 +56,13 @@ class ConversationTexts:
 
     def beginning(self, agent_id: str, messages: Sequence[Message]) -> KeptText:
         """Return the kept text of the messages with which a conversation begins; an empty one if none is kept."""
-        kept = self._kept.get(agent_id, KeptText())
+        kept = self.last(agent_id)
         begins = len(messages) >= len(kept.messages) and all(map(is_, kept.messages, messages))
         return kept if begins else KeptText()
+
+    def last(self, agent_id: str) -> KeptText:
+        """Return the text of an agent's conversation as it was recorded last; an empty one if none is kept."""
+        return self._kept.get(agent_id, KeptText())
 
     def keep(self, agent_id: str, kept: KeptText) -> None:
         """Keep the text of a conversation in place of the one before."""
@@ -89,6 +103,3 @@ def join_texts(body: dict[str, Any], messages: tuple[Message, ...], kept: KeptTe
     texts = [kept.text, format_json(added).decode()[1:-1]]
     text = ",".join([each for each in texts if each])
     return f"{start}{_ADDED}{text}{end}", KeptText(messages, text)
-
-
-_ADDED = '"add":['

@@ -141,18 +141,26 @@ def state_delta(
     return delta | ({"changed": changed} if changed else {})
 
 
-def apply_state_delta(before: AgentState | None, delta: dict[str, Any], parts: StepParts | None = None) -> AgentState:
+def apply_state_delta(
+    before: AgentState | None,
+    delta: dict[str, Any],
+    parts: StepParts | None = None,
+    *,
+    beginning: tuple[Message, ...] = (),
+) -> AgentState:
     """Return the later state, from the earlier one and the delta between them.
 
     Args:
         before: the earlier state.
         delta: the delta.
         parts: the responses and outcomes that other records of the step hold.
+        beginning: the messages that `skip` has left out of a state that is stored in full.
 
     Raises:
         InvalidDocument: the data are not a delta.
     """
-    context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta, parts or StepParts())
+    earlier = _NO_CONTEXT if before is None else before.context
+    context = _apply_context_delta(earlier, delta, parts or StepParts(), beginning)
     if before is not None and "next_step" in delta:
         before = _advance(before, _read_step(delta["next_step"], context.messages))
     scalars = _apply_scalars(delta, "state", before and _scalars("state", before), AgentState)
@@ -270,10 +278,12 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
     return {"context": to_plain(_scalars("context", after))}
 
 
-def _apply_context_delta(before: AgentContext, delta: dict[str, Any], parts: StepParts) -> AgentContext:
+def _apply_context_delta(
+    before: AgentContext, delta: dict[str, Any], parts: StepParts, beginning: tuple[Message, ...]
+) -> AgentContext:
     scalars = from_plain(delta["context"], AgentContext) if "context" in delta else before
     messages = apply_sequence_delta(before.messages, delta.get("messages"), parts.read_message)
-    return evolve(scalars, messages=messages)
+    return evolve(scalars, messages=beginning + messages)
 
 
 def _steps_delta(
@@ -367,9 +377,15 @@ def _join_positions(items: Sequence[Any], run: int = 0) -> list[Any]:
     return [item[0] if isinstance(item, list) and item[0] == item[1] else item for item in joined]
 
 
-def _split_positions(items: Sequence[Any]) -> list[Any]:
-    """Return what `_join_positions` joined."""
-    return [each for item in items for each in (range(item[0], item[1] + 1) if isinstance(item, list) else (item,))]
+def _read_messages(items: Sequence[Any], conversation: Sequence[Message]) -> list[Message]:
+    """Return the messages of which `_join_positions` joined the positions."""
+    messages: list[Message] = []
+    for item in items:
+        if isinstance(item, list):
+            messages += conversation[item[0] : item[1] + 1]
+        else:
+            messages.append(conversation[item] if isinstance(item, int) else from_plain(item, Message))
+    return messages
 
 
 def apply_request_delta(
@@ -387,14 +403,10 @@ def apply_request_delta(
     """
     scalars = from_plain(delta["request"], InferenceRequest) if "request" in delta else before
     assert scalars is not None  # noqa: S101  # without an earlier request, the later one is stored in full
-
-    def read(data: Any) -> Message:
-        return conversation[data] if isinstance(data, int) else from_plain(data, Message)
-
-    messages, previous = delta.get("messages"), () if before is None else before.messages
-    if messages is not None:
-        messages = messages | {"add": _split_positions(messages["add"])}
-    return evolve(scalars, messages=apply_sequence_delta(previous, messages, read))
+    changed, messages = delta.get("messages"), () if before is None else before.messages
+    if changed is not None:
+        messages = (*messages[: changed["keep"]], *_read_messages(changed["add"], conversation))
+    return evolve(scalars, messages=messages)
 
 
 def kept_messages(delta: Mapping[str, Any]) -> int | None:

@@ -12,6 +12,7 @@ from agentloop._shielding import compute_in_thread
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable import bodies
 from agentloop.durable.chain import verify_records
+from agentloop.durable.conversation_texts import KeptText, texts_of
 from agentloop.durable.deltas import StepParts, apply_request_delta, apply_state_delta
 from agentloop.durable.record_writer import REDACTED
 from agentloop.errors import JournalCorrupt, JournalError, UnknownExecution
@@ -74,6 +75,7 @@ class FoldedExecution:
         other_inference_count: how many of these were sent to models other than the driver's own.
         redacted: whether a secret was masked in any record.
         parts: what the records of the incomplete step hold, to which that of the step refers.
+        kept: messages with which the conversation may begin; the first record is not read as far as it holds these.
     """
 
     state: AgentState | None = None
@@ -89,6 +91,7 @@ class FoldedExecution:
     other_inference_count: int = 0
     redacted: bool = False
     parts: StepParts = field(factory=StepParts)
+    kept: KeptText = field(factory=KeptText)
 
     @property
     def step_number(self) -> int:
@@ -102,7 +105,10 @@ class FoldedExecution:
             JournalCorrupt: the record cannot be read.
         """
         try:
-            body = parse_json(record.body)
+            added = self.kept.without(record.body) if record.kind is RecordKind.EXECUTION_STARTED else None
+            body = parse_json(record.body if added is None else added)
+            if added is None:
+                self.kept = KeptText()
             return self._apply(record.kind, upgrade_extensions(body) if record.schema_version == 1 else body)
         except (KeyError, TypeError, ValueError, IndexError, AssertionError) as error:
             raise JournalCorrupt(
@@ -117,7 +123,7 @@ class FoldedExecution:
         call: RecordedCall | None = None
         match kind:
             case RecordKind.EXECUTION_STARTED:
-                self.state = apply_state_delta(None, body["state"])
+                self.state = apply_state_delta(None, body["state"], beginning=self.kept.messages)
                 self.inference_count = self.state.inference_count
                 self.other_inference_count = self.state.other_inference_count
                 self.origin = {name: value for name, value in body.items() if name != "state"}
@@ -210,7 +216,9 @@ def fold_records(records: Iterable[JournalRecord], execution_id: str) -> FoldedE
 # --- states at a step -------------------------------------------------------------------------------------------------
 
 
-async def state_at(journal: CanJournal, execution_id: str, at_step: int | None = None) -> AgentState:
+async def state_at(
+    journal: CanJournal, execution_id: str, at_step: int | None = None, *, agent_id: str = ""
+) -> AgentState:
     """Return the state of an execution as it was after a step.
 
     Args:
@@ -218,6 +226,7 @@ async def state_at(journal: CanJournal, execution_id: str, at_step: int | None =
         execution_id: the execution.
         at_step: the number of the step; 0 for the initial state, None for the newest one. For a step whose calls waited for
             decisions, the state after they were settled, if they are.
+        agent_id: the agent of the execution, if it is known: messages that this process has recorded for it are not read again.
 
     Raises:
         UnknownExecution: no execution of this id is recorded.
@@ -226,8 +235,10 @@ async def state_at(journal: CanJournal, execution_id: str, at_step: int | None =
     """
     records = await journal.read(execution_id)
 
+    kept = texts_of(journal).last(agent_id)
+
     def fold() -> AgentState:
-        return state_from_records(verify_records(records, execution_id), execution_id, at_step)
+        return state_from_records(verify_records(records, execution_id), execution_id, at_step, kept)
 
     return await compute_in_thread(fold) if len(records) > MANY_RECORDS else fold()
 
@@ -236,15 +247,23 @@ MANY_RECORDS = 300
 """The records from which on an execution is read in a thread: each takes about 50 µs."""
 
 
-def state_from_records(records: Sequence[JournalRecord], execution_id: str, at_step: int | None = None) -> AgentState:
+def state_from_records(
+    records: Sequence[JournalRecord], execution_id: str, at_step: int | None = None, kept: KeptText | None = None
+) -> AgentState:
     """Return the state after a step, from the records of an execution; see `state_at`.
+
+    Args:
+        records: the records.
+        execution_id: the execution, for the error.
+        at_step: the number of the step.
+        kept: messages with which the conversation may begin.
 
     Raises:
         UnknownExecution: there are no records.
         JournalError: the execution has no such step.
         JournalCorrupt: a record cannot be read.
     """
-    execution, match, step_count = FoldedExecution(), None, 0
+    execution, match, step_count = FoldedExecution(kept=kept or KeptText()), None, 0
     for record in records:
         execution.apply(record)
         state = execution.state

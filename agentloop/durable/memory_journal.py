@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import count
+from itertools import count, islice
 from threading import Lock
+from typing import TypeAlias
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.can_keep_accounts import AccountChange, AccountUpdate, CanKeepAccounts
@@ -51,6 +53,7 @@ class MemoryJournal(Journal, CanKeepAccounts, CanKeepGrants):
         self._heads: dict[str, ExecutionHead] = {}
         self._records: dict[str, list[JournalRecord]] = {}
         self._ids_by_number: dict[tuple[str, int], str] = {}
+        self._by_start: dict[str, list[_StartOrder]] = {}  # those of each agent, oldest first
         self._claims = HeldClaims()
         self._tokens = count(1)
         self._commands: dict[str, ExecutionCommand] = {}
@@ -83,9 +86,10 @@ class MemoryJournal(Journal, CanKeepAccounts, CanKeepGrants):
                 raise number_conflict(head)
             # The new head replaces the stored one, also its number.
             if stored is not None:
-                del self._ids_by_number[stored.agent_id, stored.number]
+                self._remove_head(stored)
             self._heads[head.execution_id] = head
             self._ids_by_number[number] = head.execution_id
+            insort(self._by_start.setdefault(head.agent_id, []), _start_order(head))
             self._records.setdefault(head.execution_id, []).extend(records)
             for use in uses:
                 self._grants[use.grant_id] = self._grants[use.grant_id].use(use.key)
@@ -117,18 +121,20 @@ class MemoryJournal(Journal, CanKeepAccounts, CanKeepGrants):
         statuses = as_statuses(status)
         end = parse_cursor(after) if after else None
         with self._lock:
-            heads = tuple(self._heads.values())
-            claimed = {head.execution_id for head in heads if unclaimed and head.execution_id in self._claims}
-        matches = [
-            head
-            for head in heads
-            if agent_id in {None, head.agent_id}
-            and (statuses is None or head.status in statuses)
-            and head.execution_id.startswith(prefix)
-            and head.execution_id not in claimed
-            and (end is None or parse_cursor(head.cursor) < end)
-        ]
-        return sorted(matches, key=_start_order, reverse=True)[: None if limit is None else max(limit, 0)]
+            matches = (
+                head
+                for head in self._newest_first(agent_id)
+                if (statuses is None or head.status in statuses)
+                and head.execution_id.startswith(prefix)
+                and not (unclaimed and head.execution_id in self._claims)
+                and (end is None or parse_cursor(head.cursor) < end)
+            )
+            return tuple(islice(matches, None if limit is None else min(max(limit, 0), len(self._heads))))
+
+    def _newest_first(self, agent_id: str | None) -> Iterator[ExecutionHead]:
+        if agent_id is None:
+            return iter(sorted(self._heads.values(), key=_start_order, reverse=True))
+        return (self._heads[execution_id] for *_, execution_id in reversed(self._by_start.get(agent_id, ())))
 
     async def wait_for_change(self, execution_id: str = "", *, timeout: float, caller: object | None = None) -> bool:  # noqa: ASYNC109  # a result, not an error
         """Wait until an execution has changed since the previous wait of the same caller."""
@@ -254,13 +260,20 @@ class MemoryJournal(Journal, CanKeepAccounts, CanKeepGrants):
         head = self._heads.pop(execution_id, None)
         if head is None:
             return False
-        del self._ids_by_number[head.agent_id, head.number]
+        self._remove_head(head)
         del self._records[execution_id]
         for command in [each for each in self._commands.values() if each.execution_id == execution_id]:
             del self._commands[command.id]
             self._finished.discard(command.id)
         self._note_change(execution_id)
         return True
+
+    def _remove_head(self, head: ExecutionHead) -> None:
+        del self._ids_by_number[head.agent_id, head.number]
+        order = self._by_start[head.agent_id]
+        del order[bisect_left(order, _start_order(head))]
+        if not order:
+            del self._by_start[head.agent_id]
 
 
 class _MemoryClaim(HeldClaim):
@@ -276,5 +289,8 @@ class _MemoryClaim(HeldClaim):
             self._claims.remove(self)
 
 
-def _start_order(head: ExecutionHead) -> tuple[object, ...]:
+_StartOrder: TypeAlias = tuple[datetime, int, str]
+
+
+def _start_order(head: ExecutionHead) -> _StartOrder:
     return head.started_at, head.number, head.execution_id

@@ -41,7 +41,7 @@ from agentloop.values.run_requests import Identity, principal_of, request_extens
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.system_prompts import initial_prompt
-from agentloop.values.time_and_ids import Clock, RandomIds, SystemClock
+from agentloop.values.time_and_ids import Clock, IdSource
 
 _LOG = logging.getLogger("agentloop.loop")
 
@@ -205,7 +205,8 @@ class SessionQueue:
                 message, system_prompt=prompt, agent_id=self.agent_id, clock=loop.clock, ids=loop.ids
             )
         else:
-            state = (await state_at(self.journal, newest.execution_id)).with_message(message)
+            before = await state_at(self.journal, newest.execution_id, agent_id=self.agent_id)
+            state = before.with_message(message)
         return _as_asked(state, command)
 
 
@@ -228,6 +229,8 @@ async def post_to_waiting(
     message: Message | None = None,
     reason: str = "",
     principal: str = "",
+    clock: Clock,
+    ids: IdSource,
 ) -> bool:
     """Post a command to an execution whose message waits in a session; it is obeyed when the turn begins.
 
@@ -238,6 +241,8 @@ async def post_to_waiting(
         message: the message to deliver.
         reason: why to stop.
         principal: who posts it.
+        clock: the source of the time at which it is posted.
+        ids: the source of its id.
 
     Returns:
         Whether the execution waits; else nothing is posted.
@@ -246,13 +251,13 @@ async def post_to_waiting(
         return False
     assert isinstance(journal, CanCommandExecutions)  # noqa: S101  # a message waits in it
     command = ExecutionCommand(
-        id=RandomIds().new_id("command"),
+        id=ids.new_id("command"),
         execution_id=execution_id,
         kind=kind,
         message=message,
         reason=reason,
         principal=principal,
-        posted_at=SystemClock().now(),
+        posted_at=clock.now(),
     )
     await journal.post(command)
     return True

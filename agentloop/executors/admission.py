@@ -60,7 +60,16 @@ class Admission(Protocol):
 
 
 class CanLayerCalls(ABC):
-    """A feature over all calls of an execution. It lives as long as the execution, and may keep state over calls."""
+    """A feature over all calls of an execution. It lives as long as the execution, and may keep state over calls.
+
+    A feature and its layers keep these laws, and `CallLayerKit` checks them:
+
+    - A layer that waits for the layers inside ends after them, and ends what it has begun, however they end (law 60).
+    - A cancellation leaves it as it came, and it lets nothing run on (laws 19 and 34).
+    - It proceeds once in `run`, and repeats no attempt that may have had an effect (law 14).
+    - It uses the tool of a call by the layers inside (law 35), and what they raise interrupts the batch (law 11).
+    - A call keeps its id, its key and its facts (law 25); an outcome keeps its stop (law 38). A call that is suspended waits (law 16).
+    """
 
     @abstractmethod
     def open(self, call: Call, batch: Admission) -> CallLayer | None:

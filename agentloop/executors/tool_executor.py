@@ -78,7 +78,7 @@ class ToolExecutor(
     _interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, kw_only=True, repr=False, eq=False)
     _events: CanHandleEvents = field(factory=EventBus, kw_only=True, repr=False, eq=False)
     _scope: ExecutionScope | None = field(default=None, kw_only=True, repr=False, eq=False)
-    _bound: _Bound | None = field(default=None, init=False, repr=False, eq=False)
+    _bound: ExecutorBinding | None = field(default=None, init=False, repr=False, eq=False)
 
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that runs these tools.
@@ -176,7 +176,7 @@ class ToolExecutor(
             nested_count=0 if turn is None else sum([len(execution.inner) for execution in turn.executions]),
         )
 
-    def _bound_to(self, scope: ExecutionScope) -> _Bound:
+    def _bound_to(self, scope: ExecutionScope) -> ExecutorBinding:
         """Return what the batches of an execution have in common; without a scope of its own, the executor keeps nothing."""
         if self._bound is not None:
             return self._bound
@@ -194,14 +194,14 @@ class ToolExecutor(
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_tool_block,
         )
-        bound = _Bound(runtime, standard_features(toolbox, scope, self._interceptor))
+        bound = ExecutorBinding(runtime, standard_features(toolbox, scope, self._interceptor))
         if self._scope is not None:
             object.__setattr__(self, "_bound", bound)  # a copy with other parts starts without it
         return bound
 
 
 @define(eq=False)
-class _Bound:
+class ExecutorBinding:
     """What the batches of one execution have in common.
 
     Attributes:

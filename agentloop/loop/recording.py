@@ -218,7 +218,7 @@ class Recording:
 
         def record(message: Message) -> None:
             # A message that a step has received was recorded with the step.
-            if inboxes.mark_recorded(execution_id, message):
+            if self._inbox is not None and inboxes.mark_recorded(execution_id, message):
                 log.record_sent(message)
 
         log.note_context(current_carrier(events))
@@ -251,6 +251,7 @@ class Recording:
 
     async def end(self, state: AgentState) -> None:
         """Record the final state, and end the watch."""
+        self._close_inbox()  # a message behind the last record of a suspension would be one of no run
         await self._log.end(state)
         self._check_claim()
 
@@ -261,10 +262,15 @@ class Recording:
 
     async def aclose(self) -> None:
         """Release the execution; its inbox records no messages any more."""
+        self._close_inbox()
+        await self._log.aclose()
+
+    def _close_inbox(self) -> None:
+        """Let messages wait in the inbox, or in their commands, for the next run."""
         if self._inbox is not None:
             inboxes, execution_id = self._inbox
+            self._inbox = None
             inboxes.stop_recording(execution_id)
-        await self._log.aclose()
 
     def _check_claim(self) -> None:
         if (loss := self._watch.end()) is not None:

@@ -1,4 +1,6 @@
 from agentloop.testing.account_kit import AccountKit as AccountKit
+from agentloop.testing.agent_tool_kit import AgentToolKit as AgentToolKit
+from agentloop.testing.call_layer_kit import CallLayerKit as CallLayerKit
 from agentloop.testing.clocks import CountingIds as CountingIds
 from agentloop.testing.clocks import LoopClock as LoopClock
 from agentloop.testing.clocks import ManualClock as ManualClock
@@ -35,6 +37,7 @@ from agentloop.testing.kit import stable_prefix as stable_prefix
 from agentloop.testing.mode_kit import ModeKit as ModeKit
 from agentloop.testing.object_store_kit import ObjectStoreKit as ObjectStoreKit
 from agentloop.testing.playback import play as play
+from agentloop.testing.queue_kit import QueueKit as QueueKit
 from agentloop.testing.random_inference import RandomInference as RandomInference
 from agentloop.testing.sandbox_kit import SandboxKit as SandboxKit
 from agentloop.testing.scenario import NOTATIONS as NOTATIONS

@@ -14,9 +14,12 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from inspect import isasyncgen
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
+
+from attrs import define
 
 from agentloop._event_loops import run_with, running_loop
 from agentloop.values.time_and_ids import Clock, IdSource
@@ -28,7 +31,9 @@ _PATIENCE = 10.0
 """How many real seconds a thread or a socket of the program may take before it wakes the event loop."""
 _GRACE = 1.0
 """The same for threads that are older than the event loop, which have hardly anything to do with it."""
-_MAX_TURNS: ContextVar[int | None] = ContextVar("_MAX_TURNS", default=None)
+_COUNTED = 0.5
+"""How many real seconds a wait takes that counts."""
+_BOUNDS: ContextVar[RunBounds | None] = ContextVar("_BOUNDS", default=None)
 
 
 class Deadlock(AssertionError):
@@ -43,14 +48,32 @@ class Deadlock(AssertionError):
         self.took_time = took_time
 
 
+class RealTime(Deadlock):
+    """Programs in virtual time have waited for threads or sockets for longer than they may."""
+
+
+@define(eq=False)
+class RunBounds:
+    """What programs in virtual time may take.
+
+    Attributes:
+        turns: how many turns of the event loop one program may take; None for any number.
+        real_seconds: how long they may wait for threads and sockets, all together. Waits shorter than half a second do not count: a
+            busy machine takes as long to run a thread that does nothing.
+    """
+
+    turns: int | None = None
+    real_seconds: float = inf
+
+
 @contextmanager
-def bounded_turns(limit: int) -> Iterator[None]:
-    """End each program in virtual time that takes more turns of its event loop than this, as long as the context is open."""
-    token = _MAX_TURNS.set(limit)
+def bounded_runs(bounds: RunBounds) -> Iterator[None]:
+    """End each program in virtual time that takes more than this, as long as the context is open."""
+    token = _BOUNDS.set(bounds)
     try:
         yield
     finally:
-        _MAX_TURNS.reset(token)
+        _BOUNDS.reset(token)
 
 
 class ManualClock(Clock):
@@ -173,7 +196,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         # The base class reads the time in its constructor.
         self._virtual_now = 0.0
         self._passive: list[asyncio.TimerHandle] = []
-        self._turns, self._max_turns = 0, _MAX_TURNS.get()
+        self._bounds = _BOUNDS.get() or RunBounds()
+        self._turns, self._max_turns = 0, self._bounds.turns
         self._threads = frozenset(threading.enumerate())
         super().__init__(_JumpingSelector(self))
 
@@ -197,6 +221,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._max_turns is not None and self._turns > self._max_turns:
             limit, self._max_turns = self._max_turns, None
             raise Deadlock(self, f"the program has not ended after {limit:,} turns of the event loop", took_time=True)
+
+    def count_wait(self, seconds: float) -> None:
+        """Count a wait for a thread or a socket.
+
+        Raises:
+            RealTime: the programs have waited for too long.
+        """
+        if seconds >= _COUNTED:
+            self._bounds.real_seconds -= seconds
+        if self._bounds.real_seconds < 0:
+            problem = "threads or sockets take longer than a program in virtual time waits for them"
+            raise RealTime(self, problem, took_time=True)
 
     def patience(self) -> float:
         """Return for how many real seconds a loop without a timer has to wait for threads; 0 if there are none."""
@@ -240,11 +276,13 @@ class _JumpingSelector(selectors.DefaultSelector):
         """
         # The loop's own socket, by which threads wake it, is always there.
         seconds = _PATIENCE if len(self.get_map()) > 1 else self._loop.patience()
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        deadline = began + seconds
         while not (ready := super().select(max(deadline - time.monotonic(), 0))):
             if time.monotonic() >= deadline:
                 problem = "no timer is set, and nothing can wake the tasks that wait"
                 raise Deadlock(self._loop, problem, took_time=seconds > 0)
+        self._loop.count_wait(time.monotonic() - began)
         return ready
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from attrs import evolve, field, fields, frozen, has
@@ -25,8 +26,9 @@ from agentloop.interception.interceptor import FunctionInterceptor, Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.models.config import LLMConfig
 from agentloop.models.wire_formats.wire_format import wire_format
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
+from agentloop.testing.kit import PLACES, Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import (
     DriverObserver,
     ExecutorObserver,
@@ -72,8 +74,6 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 _MAX_DECISIONS = 12
 """How often an execution of a few calls can be suspended."""
-_CANCELLATIONS = 3
-"""How often a driver is cancelled before it is used again: each cancellation may leave something behind."""
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
 _PLAIN = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1),)), ScriptedTurn("done")))
 """What every driver can follow: one call, then the answer."""
@@ -122,7 +122,7 @@ class DriverKit(Kit):
             when a call cannot be executed: it needs more responses than a scenario with invalid calls has.
     """
 
-    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 23, 34, 35, 38)
+    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 23, 34, 35, 38, YIELDING)
 
     def __init__(
         self,
@@ -374,13 +374,27 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
 
     def law_13(self) -> None:
-        """The compiled messages of a step extend those of the previous step."""
+        """The compiled messages of a step extend those of the previous step, and stay where they are in the requests.
+
+        A driver may add messages of its own to a request, such as a plan, behind those of the conversation.
+        """
 
         def holds(scenario: Scenario) -> None:
-            for earlier, later in pairwise(self._run(scenario).compiled):
+            scenario = evolve(scenario)
+            compiled = self._run(scenario).compiled
+            for earlier, later in pairwise(compiled):
                 require(
                     13, later[: len(earlier)] == earlier, "messages that the model has seen changed within an epoch"
                 )
+            conversation = compiled[-1] if compiled else ()
+            for requests in scenario.requests_by_model:
+                for before, after in pairwise(requests):
+                    seen = sum(message in conversation for message in before.messages)
+                    kept = _count_equal(before.messages, after.messages)
+                    said = (
+                        f"a request had {seen} messages of the conversation, and the next one begins like it for {kept}"
+                    )
+                    require(13, kept >= seen, said)
 
         self.for_all(self.scenarios, holds)
 
@@ -515,11 +529,16 @@ class DriverKit(Kit):
             run_in_virtual_time(self._check_cancellation(evolve(_with_delays(scenario), wait=wait), cancel_after))
 
         self.for_all(st.tuples(_BATCHES, st.sampled_from(CANCELLATIONS), st.sampled_from([0, 1])), holds)
+        waiting = evolve(_with_delays(_PLAIN), wait=1)
+        self.for_each(
+            CANCELLATIONS,
+            lambda cancel_after: run_in_virtual_time(self._check_cancellation(evolve(waiting), cancel_after, PLACES)),
+        )
 
-    async def _check_cancellation(self, scenario: Scenario, cancel_after: float) -> None:
+    async def _check_cancellation(self, scenario: Scenario, cancel_after: float, times: int = 3) -> None:
         """Cancel an execution, in which each answer of the model and each tool takes a while, and use the driver again."""
         driver = self.factory(scenario)
-        runs = [await self._interrupt(scenario, (), cancel_after, driver) for _ in range(_CANCELLATIONS)]
+        runs = [await self._interrupt(scenario, (), cancel_after, driver) for _ in range(times)]
         for step in [step for run in runs for step in run.steps]:
             late = [batch for batch in step.batches if batch.is_late]
             require(34, not late, "the driver had calls executed after it was cancelled")
@@ -613,6 +632,15 @@ class DriverKit(Kit):
         )
         applied = [request for request in requests if getattr(request, name) == value]
         require(38, applied or not requests, f"the driver has {name}={value!r}, and no request has it")
+
+    def law_45(self) -> None:
+        """The event loop runs while the driver waits."""
+
+        @refuse_blocking
+        def holds(scenario: Scenario) -> None:
+            self._run(scenario)
+
+        self.for_all(self.scenarios, holds)
 
 
 @frozen
@@ -752,6 +780,11 @@ class RequestEditor(Interceptor):
         if not point.response.tool_calls:
             return point
         return point.with_response(evolve(point.response, parts=(Text("held"),), finish_reason=FinishReason.STOP))
+
+
+def _count_equal(first: Sequence[Message], second: Sequence[Message]) -> int:
+    """Return with how many equal messages two requests begin."""
+    return sum(1 for _ in takewhile(bool, map(operator.eq, first, second)))
 
 
 def _words(message: Message) -> str:

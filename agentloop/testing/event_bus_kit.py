@@ -10,10 +10,12 @@ from attrs import define, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_handle_events import CanHandleEvents, Listener, Subscription
+from agentloop.testing.clocks import ManualClock
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.surroundings import Surroundings
-from agentloop.values.event import Event
-from agentloop.values.state import AgentState
+from agentloop.values.event import Event, EventHead
+from agentloop.values.state import AgentState, with_agent_name
+from agentloop.values.steps import AgentStep
 
 _PATIENCE = 5.0
 """Seconds after which a bus that does not deliver is taken for one that never does."""
@@ -144,7 +146,7 @@ class EventBusKit(Kit):
         self.for_all(st.tuples(_PLANS, _EMISSIONS), lambda example: asyncio.run(count(example)))
 
     def law_9(self) -> None:
-        """Executions share the listeners, also later ones, and each has its own sequence."""
+        """Executions share the listeners, also later ones; each has its own sequence, and its events are of its own state."""
 
         async def check(count: int) -> None:
             shared = self.factory()
@@ -154,9 +156,13 @@ class EventBusKit(Kit):
             for number, bus in enumerate([*buses, *buses], 1):
                 require(9, bus.due(_Said), "a listener of the bus is none of an execution that began before")
                 expected = 1 if number <= count else 2
-                found = bus.head(_STATE).sequence
+                state = _STATES[(number - 1) % count][number > count]
+                head = bus.head(state)
+                found = head.sequence
                 require(9, found == expected, f"event {expected} of an execution has the sequence {found}")
-                await _in_time(bus.emit(_Said(bus.head(_STATE), number)), 9)
+                _require_head(head, state, state.step_count + 1)
+                _require_head(bus.head(state, step_number=0), state, 0)
+                await _in_time(bus.emit(_Said(head, number)), 9)
             expected_numbers = list(range(1, 2 * count + 1))
             found_numbers = heard.numbers
             require(9, found_numbers == expected_numbers, f"of {expected_numbers}, the listener got {found_numbers}")
@@ -261,12 +267,29 @@ class EventBusKit(Kit):
         )
 
 
+def _states(number: int) -> tuple[AgentState, AgentState]:
+    """Return the state of an execution before and after a step; each has an agent, a name and a number of steps of its own."""
+    now = ManualClock().now()
+    state = AgentState.start("hello", agent_id=f"agent-{number}").with_execution_started(f"execution-{number}", now)
+    states = [with_agent_name(state, "kit" * (number % 2))]
+    for step in range(1, number + 2):
+        states.append(states[-1].with_step(AgentStep(id=f"step-{step}", number=step, started_at=now, ended_at=now)))
+    return states[-2], states[-1]
+
+
+_STATES = tuple([_states(number) for number in range(4)])
 _STATE = AgentState.start("hello")
 
 
 def _subscribe(bus: CanHandleEvents, heard: _Heard) -> Subscription:
     kind = heard.plan.kind
     return bus.wiretap(heard.listener()) if kind is None else bus.on(kind, heard.listener())
+
+
+def _require_head(head: EventHead, state: AgentState, step_number: int) -> None:
+    expected = (state.agent_id, state.execution_id, state.parent_agent_id, step_number, state.agent_name)
+    found = (head.agent_id, head.execution_id, head.parent_agent_id, head.step_number, head.agent_name)
+    require(9, found == expected, f"the head of an event has {found}, and its state and step are {expected}")
 
 
 def _require_heard(law: int, listeners: Sequence[_Heard], expected: Sequence[Sequence[int]], *, after: str) -> None:

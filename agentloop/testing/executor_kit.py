@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import CallLog
+from agentloop.contracts.tool import Tool
 from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_real_time, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal
-from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
+from agentloop.testing.kit import PLACES, Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import RaisingInterceptor, Tally
 from agentloop.testing.scenario import waiting_calls
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -61,8 +63,6 @@ _MAX_DECISIONS = 12
 _CALLS_OF_A_BATCH = 4
 _AFTERWARDS = 60.0
 """How many seconds an executor is watched after the end of a batch."""
-_CANCELLATIONS = 3
-"""How often an executor is cancelled before it is used again."""
 _SECONDS_TO_STOP = 60.0
 """How long what was cancelled may take to end."""
 _SECONDS_TO_END, _TOY_SECONDS_TO_END = 60.0, 100.0
@@ -93,7 +93,7 @@ class ExecutorKit(Kit):
         second: how long a second of the toys takes in real seconds; None for virtual time.
     """
 
-    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34, 38)
+    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34, 38, YIELDING)
     sentences: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
             14: "Effects: the intent of each call is recorded before its tool runs and its outcome before the batch ends; a "
@@ -152,8 +152,8 @@ class ExecutorKit(Kit):
         *interceptors: CanIntercept,
         executor: CanExecuteToolCalls | None = None,
         effect: Effect = Effect.EFFECT,
-    ) -> _BatchRunner:
-        return _BatchRunner(executor or self.factory(), interceptors, self.ledger, self.second or 1.0, effect)
+    ) -> BatchRunner:
+        return BatchRunner(executor or self.factory(), interceptors, self.ledger, self.second or 1.0, effect)
 
     def law_1(self) -> None:
         """Every call has an outcome or is pending, in call order, even when the batch fails or is cancelled."""
@@ -203,7 +203,7 @@ class ExecutorKit(Kit):
     def law_9(self) -> None:
         """Batches that run at once, or one after the other, see only their own state."""
 
-        async def run_concurrently(calls: list[ToolCall], effect: Effect) -> list[_BatchRun]:
+        async def run_concurrently(calls: list[ToolCall], effect: Effect) -> list[BatchRun]:
             executor = self.factory()
             benches = [self._bench(Gatekeeper(), executor=executor, effect=effect) for _ in _AGENTS]
             return await asyncio.gather(
@@ -299,10 +299,10 @@ class ExecutorKit(Kit):
         executor, calls = self.factory(), _repeated(names)
         for _ in range(_BATCHES_OF_ONE):
             journal = CrashableJournal()
-            first = await self._run_journaled(calls, journal, executor, effect)
+            first = await self.run_journaled(calls, journal, executor, effect)
             _require_recorded(first, journal)
         before = len(self.ledger.calls)
-        second = await self._run_journaled(calls, await journal.after_crash(len(journal.appended)), executor, effect)
+        second = await self.run_journaled(calls, await journal.after_crash(len(journal.appended)), executor, effect)
         again = self.ledger.calls[before:]
         require(14, not again, f"these {effect} calls have recorded outcomes, and ran again: {again}")
         values = [[each.value for each in run.executions] for run in (first, second)]
@@ -317,13 +317,13 @@ class ExecutorKit(Kit):
             is_seen: whether the ledger sees which calls run; otherwise those that succeed without a recorded outcome have run.
         """
         journal = CrashableJournal()
-        first = await self._run_journaled(calls, journal)
+        first = await self.run_journaled(calls, journal)
         _require_recorded(first, journal)
         # At least one record survives: without any, there is no execution to recover.
         survived = await journal.after_crash(1 + round(share * (len(journal.appended) - 1)))
-        started = _call_keys(survived, RecordKind.CALL_INTENT, "intent")
-        ended = _call_keys(survived, RecordKind.CALL_OUTCOME, "execution")
-        second = await self._run_journaled(calls, survived)
+        started = call_keys(survived, RecordKind.CALL_INTENT, "intent")
+        ended = call_keys(survived, RecordKind.CALL_OUTCOME, "execution")
+        second = await self.run_journaled(calls, survived)
         repeated = {arguments["value"] for _, arguments in second.ran}
         for index, (before, after) in enumerate(zip(first.executions, second.executions, strict=True)):
             runs_again = index in repeated if is_seen else after.succeeded and after.key not in ended
@@ -338,13 +338,13 @@ class ExecutorKit(Kit):
             else:
                 require(14, runs_again, f"the call {after.key} had not started, and did not run")
 
-    async def _run_journaled(
+    async def run_journaled(
         self,
         calls: Sequence[ToolCall],
         journal: CrashableJournal,
         executor: CanExecuteToolCalls | None = None,
         effect: Effect = Effect.EFFECT,
-    ) -> _BatchRun:
+    ) -> BatchRun:
         """Execute a batch as the first step of a journaled execution, or recover it when the journal holds it."""
         clock, state = ManualClock(), started_state("agent", "run")
         if await journal.head("run") is None:
@@ -390,7 +390,7 @@ class ExecutorKit(Kit):
             require(16, not problem, problem)
 
     async def _decide_all(
-        self, run: _BatchRun, calls: Sequence[ToolCall]
+        self, run: BatchRun, calls: Sequence[ToolCall]
     ) -> tuple[Mapping[str, ToolExecution], list[int]]:
         """Decide about what waits until nothing does; return the outcomes by key, and the values of the calls that ran."""
         ran, executions = list(run.values), {each.key: each for each in run.executions}
@@ -402,7 +402,7 @@ class ExecutorKit(Kit):
             decided = decide_toys(pending)
             slots = [evolve(call, decision=decided.get(call.key)) for call in pending]
             turn = SuspendedTurn.of(tuple(calls), tuple(keys), tuple(executions.values()), tuple(slots))
-            state = _with_turn(run.after, turn)
+            state = with_turn(run.after, turn)
             run = await self._bench(Doorkeeper()).run((), batch=ready_calls(turn), state=state)
             require(16, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
             ignored = [call.key for call in (run.answer.pending if run.answer else ()) if not call.begun]
@@ -509,15 +509,17 @@ class ExecutorKit(Kit):
     def law_34(self) -> None:
         """An executor whose task is cancelled raises the cancellation, runs no more tools, and serves the next batch as a new one does."""
 
-        def holds(example: tuple[list[ToolCall], float]) -> None:
-            self._run(self._check_cancellation(*example))
+        def holds(example: tuple[list[ToolCall], float], times: int = 3) -> None:
+            self._run(self._check_cancellation(*example, times))
 
         batches = waiting_calls("echo", "alone", "keyed")
         self.for_all(st.tuples(batches, st.sampled_from(CANCELLATIONS)), holds)
+        if self.second is None:
+            self.for_each(CANCELLATIONS, lambda cancel_after: holds(([toy_call("echo", 1)], cancel_after), PLACES))
 
-    async def _check_cancellation(self, calls: Sequence[ToolCall], cancel_after: float) -> None:
+    async def _check_cancellation(self, calls: Sequence[ToolCall], cancel_after: float, times: int) -> None:
         executor = self.factory()
-        for _ in range(_CANCELLATIONS if self.second is None else 1):  # each may leave something behind
+        for _ in range(times if self.second is None else 1):  # each may leave something behind
             run = await self._bench(executor=executor).run(_slow(calls), cancel_after=cancel_after)
             if not run.was_cancelled:
                 break
@@ -535,7 +537,7 @@ class ExecutorKit(Kit):
                 34, again.executions and not problem, f"after a batch that was cancelled, a plain call gave {problem}"
             )
 
-    def _require_ran(self, law: int, run: _BatchRun) -> None:
+    def _require_ran(self, law: int, run: BatchRun) -> None:
         """Check that the calls that succeeded ran, if the ledger has seen any call so far."""
         ran = [value for value in run.values if isinstance(value, int)]
         plain = [each for each in run.executions if each.name in {"echo", "whoami"} and each.succeeded]
@@ -594,9 +596,18 @@ class ExecutorKit(Kit):
             run(name, name, name)
             require(38, not overlaps, f"calls of a tool with {policy} run at the same time")
 
+    def law_45(self) -> None:
+        """The event loop runs while the executor waits."""
+
+        @refuse_blocking
+        def holds(calls: list[ToolCall]) -> None:
+            self._run(self._bench(Gatekeeper()).run(calls))
+
+        self.for_all(BATCHES, holds)
+
 
 @frozen(repr=False)
-class _BatchRun:
+class BatchRun:
     """The result of a batch, and everything that the laws look at.
 
     Attributes:
@@ -643,7 +654,7 @@ class _BatchRun:
 
 
 @frozen
-class _BatchRunner:
+class BatchRunner:
     """Runs batches of toy calls with an executor.
 
     Attributes:
@@ -654,6 +665,7 @@ class _BatchRunner:
         effect: the effect that the toys declare.
         clock: the source of times.
         log: records the calls; None to record nothing.
+        more: further tools.
     """
 
     executor: CanExecuteToolCalls
@@ -663,6 +675,7 @@ class _BatchRunner:
     effect: Effect
     clock: Clock = field(factory=LoopClock)
     log: CallLog | None = None
+    more: Sequence[Tool] = ()
 
     async def run(
         self,
@@ -674,7 +687,7 @@ class _BatchRunner:
         batch: ToolCalls | None = None,
         state: AgentState | None = None,
         linger: float = 0.0,
-    ) -> _BatchRun:
+    ) -> BatchRun:
         """Execute a batch.
 
         Args:
@@ -687,7 +700,7 @@ class _BatchRunner:
             linger: how many seconds to wait for what comes after the end.
         """
         state = state or started_state(name, f"execution of {name}")
-        tools = toy_tools(self.ledger, self.effect, second=self.second)
+        tools = [*toy_tools(self.ledger, self.effect, second=self.second), *self.more]
         bench = ExecutorBench(tools, self.executor, self.interceptors, clock=self.clock, log=self.log)
         run = bench.run(*calls, state=state, rejections=rejections) if batch is None else bench.run_batch(batch, state)
         state_before, begun = to_json(state), len(self.ledger.calls)
@@ -706,7 +719,7 @@ class _BatchRunner:
         await asyncio.sleep(linger * self.second)
         ran = list(self.ledger.calls)
         late = ran[at_cancel:] if was_cancelled else []
-        return _BatchRun(answer, error, bench.events, ran[begun:], state, state_before, was_cancelled, late, seconds)
+        return BatchRun(answer, error, bench.events, ran[begun:], state, state_before, was_cancelled, late, seconds)
 
 
 class _ArgumentBreaker(Interceptor):
@@ -717,7 +730,7 @@ class _ArgumentBreaker(Interceptor):
         return point.with_arguments({"value": -value}) if value % 2 else point
 
 
-def _require_events(run: _BatchRun) -> None:
+def _require_events(run: BatchRun) -> None:
     """Check that the outcomes of a batch were emitted as they are (law 10)."""
     require(10, run.answer is not None, f"the executor raised {run.error!r}")
     emitted = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
@@ -735,7 +748,7 @@ def _is_not_begun(execution: ToolExecution) -> bool:
     return execution.status is ToolStatus.CANCELLED and not execution.may_have_run
 
 
-def _require_closed(run: _BatchRun, point: str) -> None:
+def _require_closed(run: BatchRun, point: str) -> None:
     """Check that an interceptor which raised at a point let no call of a batch run or succeed (law 11)."""
     if point != "after_tool_use":
         require(11, not run.ran, f"{point} raised, and these calls ran: {run.ran}")
@@ -785,7 +798,7 @@ def _without_delays(executions: Sequence[ToolExecution]) -> list[dict[str, objec
     return [{name: getattr(each, name) for name in names} for each in executions]
 
 
-def _with_turn(state: AgentState, turn: SuspendedTurn) -> AgentState:
+def with_turn(state: AgentState, turn: SuspendedTurn) -> AgentState:
     """Return a state whose last step is suspended with this turn."""
     now = state.updated_at
     step = AgentStep(id="step", number=1, message=None, open_turn=turn, started_at=now, ended_at=now)
@@ -801,15 +814,15 @@ def _repeated(names: Sequence[str]) -> list[ToolCall]:
     return [toy_call(name, place) for place, name in enumerate(names) for _ in range(2)]
 
 
-def _require_recorded(run: _BatchRun, journal: CrashableJournal) -> None:
+def _require_recorded(run: BatchRun, journal: CrashableJournal) -> None:
     """Check that the calls of a batch that succeeded have records of their intents and of their outcomes (law 14)."""
     succeeded = {execution.key for execution in run.executions if execution.succeeded}
-    intents = _call_keys(journal, RecordKind.CALL_INTENT, "intent")
+    intents = call_keys(journal, RecordKind.CALL_INTENT, "intent")
     require(14, succeeded <= intents, f"these calls ran without a recorded intent: {sorted(succeeded - intents)}")
-    outcomes = _call_keys(journal, RecordKind.CALL_OUTCOME, "execution")
+    outcomes = call_keys(journal, RecordKind.CALL_OUTCOME, "execution")
     require(14, succeeded <= outcomes, f"the outcomes of these calls are not recorded: {sorted(succeeded - outcomes)}")
 
 
-def _call_keys(journal: CrashableJournal, kind: RecordKind, name: str) -> set[str]:
+def call_keys(journal: CrashableJournal, kind: RecordKind, name: str) -> set[str]:
     """Return the keys of the calls in the records of a kind; `name` is the field of their bodies that holds the call."""
     return {parse_json(record.body)[name]["key"] for record in journal.appended if record.kind is kind}

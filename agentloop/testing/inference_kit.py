@@ -16,7 +16,7 @@ from agentloop.errors import InferenceError, UnsupportedOption
 from agentloop.testing.answering_model import FAILING, AnsweringModel
 from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import run_in_virtual_time
-from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
+from agentloop.testing.kit import PLACES, Kit, LawViolation, checked_factory, require
 from agentloop.testing.samples import (
     FIDELITY,
     NUMBERED_ANSWERS,
@@ -40,8 +40,6 @@ from agentloop.values.steps import NO_USAGE
 
 T = TypeVar("T")
 
-_MANY = 5
-"""How often something is repeated that may use up a place or a lock each time."""
 _MAX_TICKS = 6
 _PATIENCE = 10.0
 _A_DAY = 86_400.0
@@ -135,7 +133,8 @@ class InferenceKit(Kit):
         try:
             return await asyncio.wait_for(work, _A_DAY if self.is_virtual else _PATIENCE)
         except TimeoutError:
-            raise LawViolation(34, f"{after}, the next request does not end", sentence=_REUSE) from None
+            said = f"{after}, the next request does not end"
+            raise LawViolation(34, said, sentence=_REUSE, took_time=not self.is_virtual) from None
 
     def law_3(self) -> None:
         """The request is not changed."""
@@ -173,7 +172,7 @@ class InferenceKit(Kit):
                 await self._require_same_stream(model, inference, index)
 
         self._for_scenarios(holds)
-        for breaks in (0, 1, _MANY):
+        for breaks in (0, 1, PLACES):
             self._on_model(partial(self._require_streams, breaks=breaks), RICH_ANSWERS)
 
     async def _require_same_stream(self, model: AnsweringModel, inference: CanInfer, index: int) -> None:
@@ -236,6 +235,7 @@ class InferenceKit(Kit):
         for is_streamed in (False, True):
             self._on_each(VARIANTS, partial(self._require_variant, is_streamed=is_streamed))
             self._on_model(partial(self._require_executions, is_streamed=is_streamed), NUMBERED_ANSWERS)
+            self._on_model(partial(self._require_other_callers, is_streamed=is_streamed), NUMBERED_ANSWERS)
         self._on_model(self._require_instances, NUMBERED_ANSWERS)
 
     async def _require_variant(self, model: AnsweringModel, name: str, *, is_streamed: bool) -> None:
@@ -262,6 +262,28 @@ class InferenceKit(Kit):
         answers = await asyncio.gather(*asked)
         expected = [_said(answer) for answer in model.answers.values()]
         require(9, answers == expected, f"executions at the same time got {answers}, not {expected}")
+
+    async def _require_other_callers(self, model: AnsweringModel, *, is_streamed: bool) -> None:
+        """Check that of two callers with equal requests, one that is cancelled takes nothing away from the other one."""
+        model.delay = 0.01
+        expected = _said(model.answers[0])
+        for ticks in range(_MAX_TICKS):
+            for place in (0, 1):
+                inference = self._bound(model)
+                asked = [_answer(inference, model.request(0), is_streamed=is_streamed) for _ in range(2)]
+                callers = [asyncio.ensure_future(each) for each in asked]
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                callers[place].cancel()
+                await asyncio.wait(callers, timeout=_A_DAY if self.is_virtual else _PATIENCE)
+                other = callers[1 - place]
+                got = _outcome_of(other)
+                said = f"of two callers with equal requests, one was cancelled, and the other one got {got}"
+                require(9, got == expected, said)
+        inference = self._bound(model)
+        asked = [_answer(inference, model.request(turn), is_streamed=is_streamed) for turn in (FAILING, 0)]
+        _, got = await asyncio.gather(*asked)
+        require(9, got == expected, f"of two requests at the same time, one failed, and the other one got {got}")
 
     async def _require_instances(self, model: AnsweringModel) -> None:
         """Check that two inferences in front of two models do not answer for each other."""
@@ -410,7 +432,7 @@ class InferenceKit(Kit):
     async def _cancel_and_ask(self, model: AnsweringModel, ticks: int) -> None:
         for start in (CanInfer.infer, _drain):
             inference = self._bound(model)
-            for _ in range(_MANY):
+            for _ in range(PLACES):
                 ask = inference.infer if start is CanInfer.infer else partial(_drain, inference)
                 task: asyncio.Task[object] = asyncio.ensure_future(ask(model.request(0)))
                 for _ in range(ticks):
@@ -423,7 +445,7 @@ class InferenceKit(Kit):
 
     async def _close_and_ask(self, model: AnsweringModel) -> None:
         inference = self._bound(model)
-        for _ in range(_MANY):
+        for _ in range(PLACES):
             stream = inference.stream(model.request(0))
             async for _item in stream:
                 break
@@ -433,7 +455,7 @@ class InferenceKit(Kit):
 
     async def _fail_and_ask(self, model: AnsweringModel) -> None:
         inference = self._bound(model)
-        for _ in range(_MANY):
+        for _ in range(PLACES):
             for is_streamed in (False, True):
                 with suppress(InferenceError):
                     failing = _ask(inference, model.request(FAILING), is_streamed=is_streamed)
@@ -460,7 +482,7 @@ class InferenceKit(Kit):
 
     async def _require_errors(self, model: AnsweringModel) -> None:
         for is_streamed in (False, True):
-            model.breaks = _MANY * int(is_streamed)
+            model.breaks = PLACES * int(is_streamed)
             for turn in (FAILING, *([0] if is_streamed else [])):
                 try:
                     items = await _ask(self._bound(model), model.request(turn), is_streamed=is_streamed)
@@ -534,13 +556,22 @@ async def _answer(inference: CanInfer, request: InferenceRequest, *, is_streamed
         return type(error).__name__
 
 
+def _outcome_of(task: asyncio.Future[object]) -> object:
+    """Return what a caller got, or how it ended; one that still waits is cancelled."""
+    if task.cancel():
+        return "nothing in time"
+    if task.cancelled():
+        return "a cancellation"
+    return task.exception() or task.result()
+
+
 def _require_deltas(items: Sequence[InferenceDelta | InferenceResponse], response: InferenceResponse) -> None:
     """Check that the texts of the last attempt are the text of the response, if there are any."""
     deltas = [item for item in items if isinstance(item, InferenceDelta)]
     last = max([delta.attempt for delta in deltas], default=1)
     streamed = "".join([delta.text for delta in deltas if delta.kind == "text" and delta.attempt == last])
     # Space at the ends of an answer may be dropped when it is whole.
-    same = not streamed or "".join(streamed.split()) == "".join(response.text.split())
+    same = not streamed or streamed.strip() == response.text.strip()
     require(7, same, f"the texts of the last attempt are {streamed!r:.300}, and the response is {response.text!r:.300}")
 
 

@@ -21,8 +21,9 @@ from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.interception.second_attempts import PROCEEDED_AGAIN
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.policies.prefix_guard import PrefixGuard
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
+from agentloop.testing.kit import PLACES, Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import Tally
 from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, scenarios_of
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -41,8 +42,8 @@ S = TypeVar("S", bound=StatePoint)
 
 _AGENT = "agent-of-the-kit"
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
-_CANCELLATIONS = 3
-"""How often an interceptor is cancelled before it is used again."""
+_MANY = 5
+"""How often an interceptor serves one agent in turn."""
 _NO_TOOL = "tool_that_nobody_has"
 _OUTSIDE, _INSIDE = 10**9, -(10**9)
 
@@ -54,6 +55,9 @@ class InterceptorKit(Kit):
     other arguments or other tools, to do anything, gets tools and calls of yours:
 
         InterceptorKit(LimitPayments, tools=[pay], calls=[ToolCall("", "pay", '{"amount": 5}'), ToolCall("", "pay", '{"amount": 500}')])
+
+    The interceptor serves up to five executions in turn. One that counts over executions, such as a quota of calls for a day, gets a
+    limit that they do not reach.
 
     An interceptor that raises at a point in every execution which reaches it keeps no law by that: none is checked then.
 
@@ -69,7 +73,7 @@ class InterceptorKit(Kit):
             with it. None for an interceptor that names no tools, for which the law has nothing to check.
     """
 
-    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34, 38)
+    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34, 38, YIELDING)
 
     def __init__(
         self,
@@ -174,6 +178,20 @@ class InterceptorKit(Kit):
 
         # Its model takes a second for each decision, so that executions at the same time take turns.
         self.for_all(self._scenarios.map(lambda scenario: evolve(scenario, wait=1)), holds)
+        self.for_each(_plain_scenarios(self.calls), self._require_same_again)
+
+    def _require_same_again(self, scenario: Scenario) -> None:
+        """Check that an interceptor gives an agent the same, however often it has served that agent before."""
+
+        async def run_in_turn() -> list[AgentState]:
+            shared = self.factory()
+            runs = [_InterceptorBench(evolve(scenario), (shared,), self.tools) for _ in range(_MANY)]
+            return [await each.run(_AGENT) for each in runs]
+
+        first, *others = map(to_plain, run_in_virtual_time(run_in_turn()))
+        for place, other in enumerate(others, 2):
+            differs = find_difference(first, other)
+            require(9, not differs, f"the first execution of an agent and the {place}th differ at {differs}")
 
     def law_13(self) -> None:
         """Each request extends the one before it, unless an epoch was announced."""
@@ -254,19 +272,19 @@ class InterceptorKit(Kit):
     def law_34(self) -> None:
         """A cancellation that reaches the interceptor leaves it, it does not go on to the next layer, and it serves others as before."""
 
-        async def run_again(bench: _InterceptorBench, cancel_after: float) -> AgentState:
+        async def run_again(bench: _InterceptorBench, cancel_after: float, times: int) -> AgentState:
             await bench.run_cancelled(cancel_after)
             again = evolve(bench, interceptors=bench.interceptors[:1])
-            for _ in range(_CANCELLATIONS - 1):
+            for _ in range(times - 1):
                 await again.run_cancelled(cancel_after)
             await again.run(_AGENT)
             return await evolve(again, clock=ManualClock(), events=[]).run(_AGENTS[0])
 
-        def holds(example: tuple[Scenario, float, float]) -> None:
+        def holds(example: tuple[Scenario, float, float], times: int = 3) -> None:
             scenario, cancel_after = evolve(example[0], wait=example[2]), example[1]
             inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
             bench = self._bench(scenario, inside, outside, clock=LoopClock())
-            state = run_in_virtual_time(run_again(bench, cancel_after))
+            state = run_in_virtual_time(run_again(bench, cancel_after, times))
             differs = find_difference(to_plain(state), to_plain(self._run(scenario, agent=_AGENTS[0])))
             said = "after executions that were cancelled, another one differs from the same execution alone"
             require(34, not differs, f"{said} at {differs}")
@@ -279,6 +297,8 @@ class InterceptorKit(Kit):
 
         times = st.sampled_from(CANCELLATIONS), st.sampled_from([0, 1])
         self.for_all(st.tuples(self._scenarios, *times), holds)
+        together = _plain_scenarios(self.calls)[-1]
+        self.for_each(CANCELLATIONS, lambda cancel_after: holds((together, cancel_after, 1), PLACES))
 
     def law_38(self) -> None:
         """A name that no tool has is refused before an execution begins, and the name of a tool is not."""
@@ -299,6 +319,15 @@ class InterceptorKit(Kit):
         state = run(_NO_TOOL)
         refused = "no tool is named so, and the interceptor does not refuse it: implement CanNameTools"
         require(38, state is None or state.status is ExecutionStatus.FAILED, f"{_NO_TOOL!r} names nothing: {refused}")
+
+    def law_45(self) -> None:
+        """The event loop runs while the interceptor waits."""
+
+        @refuse_blocking
+        def holds(scenario: Scenario) -> None:
+            self._run(scenario)
+
+        self.for_all(self._scenarios, holds)
 
 
 @define(eq=False, repr=False)

@@ -44,7 +44,7 @@ async def in_time(law: int, work: Coroutine[Any, Any, T], after: str) -> T:
     try:
         return await asyncio.wait_for(work, PATIENCE)
     except TimeoutError:
-        raise LawViolation(law, f"{after}, the next operation does not end") from None
+        raise LawViolation(law, f"{after}, the next operation does not end", took_time=True) from None
 
 
 def _written(name: str, bodies: Sequence[str] = ("{}",)) -> tuple[ExecutionHead, list[JournalRecord]]:
@@ -189,7 +189,7 @@ async def _require_free(journal: CanJournal, other: CanJournal, what: str) -> No
         except JournalConflict as error:
             if asyncio.get_running_loop().time() > deadline:
                 said = f"{what}, and {PATIENCE:.0f} seconds later it is not given back: {error}"
-                raise LawViolation(28, said, sentence=_GIVEN_BACK) from error
+                raise LawViolation(28, said, sentence=_GIVEN_BACK, took_time=True) from error
             await asyncio.sleep(_PAUSE)
         else:
             await claim.release()

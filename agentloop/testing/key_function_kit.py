@@ -12,7 +12,8 @@ from inspect import isawaitable
 from attrs import define
 from hypothesis import strategies as st
 
-from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.blocking import YIELDING, refuse_blocking
+from agentloop.testing.kit import PLACES, Kit, checked_factory, require
 from agentloop.testing.surroundings import Surroundings
 from agentloop.values.secrets import KeyFunction, Secret
 
@@ -65,7 +66,7 @@ class KeyFunctionKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (9, 18, 19, 34, 49)
+    laws: tuple[int, ...] = (9, 18, 19, 34, YIELDING, 49)
 
     def __init__(
         self,
@@ -130,11 +131,12 @@ class KeyFunctionKit(Kit):
         async def check(ticks: int) -> None:
             vault = _Vault(holds=asyncio.Event())
             function = self.factory(vault.fetch)
-            task = asyncio.ensure_future(_call(function))
-            await _turns(ticks)
-            task.cancel()
-            await asyncio.wait([task], timeout=_PATIENCE)
-            require(34, task.cancelled(), "a call was cancelled, and did not raise that")
+            for _ in range(PLACES):
+                task = asyncio.ensure_future(_call(function))
+                await _turns(ticks)
+                task.cancel()
+                await asyncio.wait([task], timeout=_PATIENCE)
+                require(34, task.cancelled(), "a call was cancelled, and did not raise that")
             vault.holds = None
             later = asyncio.ensure_future(_call(function))
             await asyncio.wait([later], timeout=_PATIENCE)
@@ -142,6 +144,25 @@ class KeyFunctionKit(Kit):
             require(34, shown == vault.key, f"after a call that was cancelled, the next one got {shown}")
 
         self.for_all(st.integers(1, 4), lambda ticks: asyncio.run(check(ticks)))
+
+    def law_45(self) -> None:
+        """The event loop runs while the function waits for a key."""
+
+        @refuse_blocking
+        def holds(steps: list[str]) -> None:
+            asyncio.run(self._use(steps))
+
+        self.for_each((["call", "call"], ["call", "rotate", "call"]), holds)
+
+    async def _use(self, steps: list[str]) -> None:
+        vault = _Vault()
+        function = self.factory(vault.fetch)
+        for step in steps:
+            if step == "rotate":
+                vault.number += 1
+                self._expire(function)
+            else:
+                await _call(function)
 
     def law_49(self) -> None:
         """A key is asked for by a call alone, is the one that is valid then, and a failure is an error."""

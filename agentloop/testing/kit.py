@@ -18,7 +18,7 @@ from agentloop.durable.deltas import is_same_json
 from agentloop.durable.replaying.comparison import differences
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.policies.prefix_guard import PrefixGuard
-from agentloop.testing.clocks import Deadlock, bounded_turns
+from agentloop.testing.clocks import Deadlock, RealTime, RunBounds, bounded_runs
 from agentloop.values.reprs import format_count
 
 T = TypeVar("T")
@@ -81,12 +81,27 @@ LAWS: Mapping[int, str] = {
     48: "Delivery: each listener gets every event of its class once, in order, until it is cancelled, and disturbs nobody by an error.",
     49: "Keys: a key is asked for when a request needs it and not before, and is the one that is valid then, or an error.",
     50: "Foreign text: with labels, a call that the words of others may have decided about waits for a person, whatever has carried these words.",
+    51: "Jobs: a job is queued once by its id, runs on one worker at a time, ends once, and is lost with no worker.",
+    52: "Turns: of the jobs that may start, the one with the highest priority starts first, then the oldest, and no more than a limit lets start.",
+    60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
+    61: (
+        "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "
+        "goes on from its record after a crash."
+    ),
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
 _MAX_SHOWN = 160
 _MAX_TURNS = 100_000
 """How many turns of the event loop a run of a kit may take; the longest ones take a few thousand."""
+_MAX_SECONDS = 10.0
+"""How long an implementation that a kit runs in virtual time may wait for threads and sockets, in all laws together."""
+_IN_REAL_TIME = (
+    f"it waits for threads or sockets for more than {_MAX_SECONDS:.0f} seconds in all, and their time is real: a kit of parts that "
+    "work in real time is told so, by second=… or is_virtual=False"
+)
+PLACES = 12
+"""How often something is repeated that may use up a place of a pool or a semaphore each time; these have up to ten by default."""
 _PAGE = "docs/laws.md"
 
 
@@ -110,6 +125,7 @@ class Kit:
 
     def __init__(self, *, examples: int = 100) -> None:
         self.examples = examples
+        self._bounds = RunBounds(_MAX_TURNS, _MAX_SECONDS)
         self._failing: object = None
         self._failure: Exception | None = None
 
@@ -137,7 +153,7 @@ class Kit:
             raise ConfigurationError(f"{type(self).__name__} checks the laws {self.laws}, not {law}")
         self._failing = self._failure = None
         try:
-            with _without_log(), bounded_turns(_MAX_TURNS):
+            with _without_log(), bounded_runs(self._bounds):
                 self.require_working()
                 check()
         except LawNotChecked as failure:
@@ -168,6 +184,8 @@ class Kit:
     def _raise_error(self, law: int, error: Exception, cause: Exception) -> NoReturn:
         if isinstance(error, LawViolation):
             self._raise_violation(law, error)
+        if isinstance(error, RealTime):
+            raise LawNotChecked(_IN_REAL_TIME, law) from cause
         sentence = self.sentences.get(law, "")
         raise LawViolation(law, self.describe_error(error), self._failing, sentence=sentence) from cause
 
@@ -191,25 +209,25 @@ class Kit:
     def for_all(self, strategy: SearchStrategy[T], check: Callable[[T], None]) -> None:
         """Run a check on examples of a strategy: the same ones in each run. The smallest failing example is reported.
 
-        A deadlock that took seconds to find is reported as it was found, since smaller cases would take as long.
+        A failure that took seconds to find is reported as it was found, since smaller cases would take as long.
         """
-        ended: list[tuple[T, Deadlock]] = []
+        ended: list[tuple[T, Deadlock | LawViolation]] = []
 
         def holds(example: T) -> None:
             if ended:
-                first, deadlock = ended[0]
+                first, failure = ended[0]
                 if repr(first) == repr(example):
-                    raise deadlock
+                    raise failure
                 return
             try:
                 check(example)
-            except Deadlock as error:
-                self._failing, self._failure = example, error
+            except (Deadlock, LawViolation) as error:
+                self._failing, self._failure = example, error  # the last one is the smallest
                 if error.took_time:
                     ended.append((example, error))
                 raise
             except Exception as error:
-                self._failing, self._failure = example, error  # the last one is the smallest
+                self._failing, self._failure = example, error
                 raise
 
         configured = settings(
@@ -279,14 +297,18 @@ class LawViolation(AssertionError):
         reason: what went wrong.
         example: the smallest generated case in which it did; None for a law that is checked without any.
         sentence: what is quoted in place of the text of the law; empty to quote that.
+        took_time: whether it took real seconds to find out, as where a thread might have ended.
     """
 
-    def __init__(self, law: int, reason: str, example: object = None, *, sentence: str = "") -> None:
+    def __init__(
+        self, law: int, reason: str, example: object = None, *, sentence: str = "", took_time: bool = False
+    ) -> None:
         super().__init__(law, reason)
         self.law = law
         self.reason = reason
         self.example = example
         self.sentence = sentence
+        self.took_time = took_time
 
     def __str__(self) -> str:
         lines = [f"law {self.law} is violated: {self.reason}", f"  {self.sentence or LAWS[self.law]}"]

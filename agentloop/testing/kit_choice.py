@@ -16,6 +16,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_keep_accounts import CanKeepAccounts
 from agentloop.contracts.can_keep_state import CanKeepState
+from agentloop.contracts.can_queue import CanQueue
 from agentloop.contracts.can_sandbox import CanSandbox
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.contracts.can_use_mode import CanUseMode
@@ -23,8 +24,11 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import suggest
+from agentloop.executors.admission import CanLayerCalls
 from agentloop.models.wire_formats.wire_format import WireFormat
 from agentloop.testing.account_kit import AccountKit
+from agentloop.testing.agent_tool_kit import AgentToolKit
+from agentloop.testing.call_layer_kit import CallLayerKit
 from agentloop.testing.compiler_kit import CompilerKit
 from agentloop.testing.driver_kit import DriverKit
 from agentloop.testing.event_bus_kit import EventBusKit
@@ -35,6 +39,7 @@ from agentloop.testing.journal_kit import JournalKit
 from agentloop.testing.key_function_kit import KeyFunctionKit
 from agentloop.testing.kit import Kit
 from agentloop.testing.object_store_kit import ObjectStoreKit
+from agentloop.testing.queue_kit import QueueKit
 from agentloop.testing.sandbox_kit import SandboxKit
 from agentloop.testing.store_kit import StoreKit
 from agentloop.testing.tool_kit import ListenerKit
@@ -62,6 +67,7 @@ def _of(kit: Callable[..., Kit]) -> Callable[[Any, int], Kit]:
 
 CHOICES: Mapping[str, _Choice] = {
     "accounts": _Choice(CanKeepAccounts, _of(AccountKit)),
+    "agent": _Choice(None, _of(AgentToolKit)),
     "bus": _Choice(CanHandleEvents, _of(EventBusKit)),
     "compiler": _Choice(CanCompileMessages, _of(CompilerKit)),
     "driver": _Choice(CanUseTools, _of(DriverKit)),
@@ -70,9 +76,11 @@ CHOICES: Mapping[str, _Choice] = {
     "interceptor": _Choice(CanIntercept, _of(InterceptorKit)),
     "journal": _Choice(CanJournal, _of(JournalKit)),
     "key": _Choice(None, _of(KeyFunctionKit)),
+    "layer": _Choice(CanLayerCalls, _of(CallLayerKit)),
     "listener": _Choice(None, _of(ListenerKit)),
     "mode": _Choice(CanUseMode, None, "a ModeKit needs how a model writes its turns"),
     "objects": _Choice(CanStoreObjects, _of(ObjectStoreKit)),
+    "queue": _Choice(CanQueue, _of(QueueKit)),
     "sandbox": _Choice(CanSandbox, _of(SandboxKit)),
     "store": _Choice(CanKeepState, _of(StoreKit)),
     "tool": _Choice(Tool, None, "a ToolKit needs the arguments of calls"),

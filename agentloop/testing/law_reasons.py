@@ -44,5 +44,9 @@ REASONS: Mapping[str, str] = {
     "Transfer": "a file comes back with other bytes, or a failure looks like a success.",
     "Delivery": "one listener that raises silences the audit log.",
     "Keys": "a key that was withdrawn is used on, or a rotation needs a restart.",
+    "Jobs": "an order is worked on twice after a restart, or never.",
+    "Turns": "what is urgent waits behind what is not, and a limit that protects a service does not.",
+    "Nesting": "a trace has spans without an end, and a permit that nobody returns lets every later call wait forever.",
+    "Delegation": "agents spend what nobody has allowed, and nobody sees what they do.",
 }
 """One sentence for each law, by its name, after "without it"."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_store_objects import CanStoreObjects
+from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.kit import Kit, checked_factory, require
 
 _LONG = "a/" * 99 + "b"
@@ -44,7 +45,7 @@ class ObjectStoreKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (9, 34, 47)
+    laws: tuple[int, ...] = (9, 34, YIELDING, 47)
 
     def __init__(
         self,
@@ -99,6 +100,22 @@ class ObjectStoreKit(Kit):
                 require(34, kept, f"a `put` that was cancelled returned, and the object is {found!r:.60}")
 
         self.for_all(st.integers(0, 6), lambda ticks: asyncio.run(cancel(ticks)))
+
+    def law_45(self) -> None:
+        """The event loop runs while the store waits."""
+
+        @refuse_blocking
+        def holds(data: bytes) -> None:
+            asyncio.run(self._use(data))
+
+        self.for_each(_DATA, holds)
+
+    async def _use(self, data: bytes) -> None:
+        store = self.factory()
+        await store.put("a/b", data)
+        for _ in range(2):
+            await _get(store, "a/b")
+            await store.delete("a/b")
 
     def law_47(self) -> None:
         """An object is read as it was written, whole or not at all, until it is deleted; a missing one is a `KeyError`."""

@@ -78,6 +78,11 @@ class Scenario(Value):
         return tuple([request for model in models for request in model.requests])
 
     @property
+    def requests_by_model(self) -> tuple[tuple[InferenceRequest, ...], ...]:
+        """What each model of the scenario was asked so far, in order; without those that it watches."""
+        return tuple([tuple(model.requests) for model in self._models])
+
+    @property
     def watched_usages(self) -> tuple[Usage, ...]:
         """The tokens of each response of the models that the scenario watches."""
         return tuple([usage for model in self._watched for usage in model.usages])

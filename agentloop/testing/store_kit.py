@@ -12,14 +12,15 @@ from attrs import define, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
-from agentloop.testing.kit import Kit, LawViolation, checked_factory, require
+from agentloop.testing.blocking import YIELDING, refuse_blocking
+from agentloop.testing.kit import PLACES, Kit, LawViolation, checked_factory, require
 from agentloop.testing.samples import TWINS
 from agentloop.values.value import Value
 
 R = TypeVar("R")
 
 _THREADS, _UPDATES = 4, 50
-_TICKS, _MANY = 5, 3
+_TICKS, _MANY = 5, PLACES
 _MOMENT = 0.05
 _PATIENCE = 5.0
 _EVICTION = "Updates: of the states of a namespace that is full, the least recently used is evicted first."
@@ -90,7 +91,7 @@ class StoreKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (9, 36)
+    laws: tuple[int, ...] = (9, 36, YIELDING)
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class StoreKit(Kit):
         self.for_all(st.tuples(_STEPS, limits), lambda example: asyncio.run(self._check_steps(*example)))
         for limit in (1, 3):
             asyncio.run(self._check_room(limit))
+        asyncio.run(self._check_use(3))
         times = [(now, seconds) for now in (0.0, 0.5, 1.7e9 + 0.75) for seconds in (0.25, 0.5, 1.75)]
         self.for_each(times, lambda case: asyncio.run(self._check_expiry(*case)))
         self.for_each(_STATES, lambda state: asyncio.run(self._check_state(state)))
@@ -174,6 +176,15 @@ class StoreKit(Kit):
         first = await _put(store, namespace, "key 0", 0)
         said = f"a namespace of at most {limit} states has that which was used before {limit} others"
         require(36, first is None, said, sentence=_EVICTION)
+
+    async def _check_use(self, limit: int) -> None:
+        """Check that a state which was used again stays, and that one which was not makes room."""
+        store, namespace = self.factory(), Namespace("used", limit)
+        for number in (*range(limit), 0, limit):
+            await _put(store, namespace, f"key {number}", number)
+        kept = await _put(store, namespace, "key 0", 0)
+        said = f"in a namespace of at most {limit} states, the state that was used last but one is gone"
+        require(36, kept == 0, said, sentence=_EVICTION)
 
     async def _check_expiry(self, start: float, seconds: float) -> None:
         """Check that a state is there until it expires, and not later, to some hundredths of a second."""
@@ -220,13 +231,15 @@ class StoreKit(Kit):
         require(36, found == 1, f"after a transition that raised, the state is {found}, and 1 was stored")
 
     async def _check_cancelled(self, ticks: int) -> None:
-        """Check that an update that is cancelled takes effect or not, and that the next one is not kept waiting."""
+        """Check that an update that is cancelled takes effect, also later, or not, and that the next one is not kept waiting."""
         store, namespace = self.factory(), Namespace("cancelled")
         await _put(store, namespace, "key", 1)
         said = f"after an update that was cancelled after {ticks} iterations of the event loop"
+        stored = {1}
         for number in range(2, 2 + _MANY):
             before = await _in_time(_put(store, namespace, "key", 1), said)
-            require(36, before in {1, number - 1}, f"{said}, the state is {before}, and it was 1 or {number - 1}")
+            require(36, before in stored, f"{said}, the state is {before}, and it was one of {sorted(stored)}")
+            stored.add(number)
             task = asyncio.ensure_future(_put(store, namespace, "key", number))
             for _ in range(ticks):
                 await asyncio.sleep(0)
@@ -254,6 +267,20 @@ class StoreKit(Kit):
         total = asyncio.run(store.update(namespace, "key", 0.0, count)) - 1
         require(36, total == _THREADS * _UPDATES, f"of {_THREADS * _UPDATES} updates, {total} took effect")
 
+    def law_45(self) -> None:
+        """The event loop runs while the store waits."""
+
+        @refuse_blocking
+        def holds(number: int | None) -> None:
+            asyncio.run(self._use(number))
+
+        self.for_each((1, 2, None), holds)
+
+    async def _use(self, number: int | None) -> None:
+        store, namespace = self.factory(), Namespace("numbers")
+        for _ in range(_MANY):
+            await _put(store, namespace, "key", number)
+
 
 async def _in_time(work: Coroutine[Any, Any, R], after: str) -> R:
     """Await what has to end by itself.
@@ -264,7 +291,7 @@ async def _in_time(work: Coroutine[Any, Any, R], after: str) -> R:
     try:
         return await asyncio.wait_for(work, _PATIENCE)
     except TimeoutError:
-        raise LawViolation(36, f"{after}, the next update does not end") from None
+        raise LawViolation(36, f"{after}, the next update does not end", took_time=True) from None
 
 
 def _same(store: CanKeepState) -> CanKeepState:

@@ -8,14 +8,15 @@ import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 from attrs import frozen
 
-from agentloop.testing.kit import require
+from agentloop.testing.kit import LawViolation, require
 
 _JOIN_SECONDS = 5.0
-"""How long a thread may take to end, on a busy machine."""
+"""How long the threads together may take to end, on a busy machine."""
 _TICKS = 3
 """How often the event loop runs before a task that was cancelled has to have ended."""
 _LOOKS = 100
@@ -50,11 +51,13 @@ class Surroundings:
             LawViolation: names the threads.
         """
         leaked = [thread for thread in threading.enumerate() if thread not in self.threads]
+        deadline = monotonic() + _JOIN_SECONDS
         for thread in leaked:
             if thread is not threading.current_thread():
-                thread.join(_JOIN_SECONDS)
+                thread.join(max(deadline - monotonic(), 0))
         alive = [thread.name for thread in leaked if thread.is_alive()]
-        require(19, not alive, f"threads are still running: {', '.join(alive)}")
+        if alive:
+            raise LawViolation(19, f"threads are still running: {', '.join(alive)}", took_time=True)
 
     async def require_tasks_and_sockets(self) -> None:
         """Check that no task was started since then that is still running, and that no more sockets are open (law 19).

@@ -245,7 +245,7 @@ class ToolKit(Kit):
             try:
                 again = (await asyncio.wait_for(self._use(call), _PATIENCE))[0]
             except TimeoutError:
-                raise LawViolation(34, f"{said} does not end") from None
+                raise LawViolation(34, f"{said} does not end", took_time=True) from None
             require(34, again.succeeded, f"{said} {again.status.value}: {again.error_message}")
 
     def law_45(self) -> None:

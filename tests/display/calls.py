@@ -126,12 +126,18 @@ def read_call(text: str) -> Shown:
     """Return what a person reads in the text of a call, who knows JSON and the mark of defaults; written without a look at the code.
 
     Raises:
-        ValueError: a line is none of an argument or a default.
+        AssertionError: the text is not that of a whole call, as when a part of it was not seen.
     """
-    tool, *lines = text.split("\n")
+    try:
+        return _read_lines(*text.split("\n"))
+    except ValueError as error:
+        raise AssertionError(f"not the text of a call: {text!r}") from error
+
+
+def _read_lines(tool: str, *lines: str) -> Shown:
     arguments: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
-    for line in lines if lines != ["  without arguments"] else []:
+    for line in lines if lines != ("  without arguments",) else ():
         found = _LINE.fullmatch(line)
         if found is None:
             raise ValueError(f"no argument: {line!r}")

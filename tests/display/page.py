@@ -63,6 +63,13 @@ _SCROLL = """(() => {
     box.scrollTop = 0;
     return true;
 })()"""
+# Whether the end of the call is in view as a whole, so that the button has to open without another scroll.
+_IS_END_IN_VIEW = """(() => {
+    const end = document.querySelector('.call-end'), {left, top, right, bottom} = end.getBoundingClientRect();
+    const around = [end.closest('.call-text'), end.closest('.side-pane')].map(element => element.getBoundingClientRect());
+    const isInside = around.every(area => left >= area.left && top >= area.top && right <= area.right && bottom <= area.bottom);
+    return isInside && document.elementFromPoint((left + right) / 2, (top + bottom) / 2) === end;
+})()"""
 _TEXT = "[...document.querySelectorAll('.call-text .call-line')].map(line => line.textContent)"
 _KEY = "[...document.querySelectorAll('.detail .facts dt')].find(name => name.innerText === 'Key')?.nextElementSibling.innerText"
 IS_OPEN = "document.querySelector('.decide .primary')?.disabled === false"
@@ -111,6 +118,10 @@ class Reader:
             for number, line in enumerate(utf16(line) for line in self._lines)
         )
 
+    def has_end_in_view(self) -> bool:
+        """Whether the end of the call is in view now, as a whole."""
+        return bool(self.page.evaluate(_IS_END_IN_VIEW))
+
     def is_open(self) -> bool:
         """Return whether the button decides."""
         return bool(self.page.evaluate(IS_OPEN))
@@ -145,11 +156,11 @@ def read_to_end(reader: Reader) -> str:
         is_open = reader.is_open()
         reader.look()
         assert reader.has_read_end or not is_open, "it could be decided before its end was in view"
-        if reader.has_read_end:
-            reader.wait_for_observers()
+        if reader.has_end_in_view():
+            reader.page.wait_for(IS_OPEN)  # what is scrolled out of view at once was not seen
         if not reader.scroll():
             break
-    reader.page.wait_for(IS_OPEN)
+    assert reader.is_open(), "it cannot be decided although its end was in view"
     return reader.text()
 
 

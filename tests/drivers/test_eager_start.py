@@ -245,11 +245,14 @@ def test_what_ran_in_vain_is_in_the_step(fault: str) -> None:
 
 
 def test_a_discarded_call_is_cancelled() -> None:
-    """A tool whose outcome cannot be used any more does not run on."""
+    """A tool whose outcome cannot be used any more does not run on, however long the execution still takes."""
     world = World()
-    run_in_virtual_time(run([look_tool(world)], stream(call(1), fault="fewer", wait=0.5)))
-    assert list(world.began) == [1]
-    assert world.ended == []
+    answer, _, _ = stream(call(1), call(2), fault="fewer")
+    later = StreamedTurn(ScriptedTurn("done"), wait=9)
+    state = run_in_virtual_time(run([look_tool(world)], [answer, later]))
+    assert state.steps[0].discarded_calls == (call(2),)
+    assert list(world.began) == [1, 2]
+    assert world.ended == [1]
 
 
 class Model(CanInfer):

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import pytest
 from attrs import field, frozen
 
-from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    RequireApproval,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    ToolExecutor,
+)
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tools import Tools
@@ -27,8 +35,10 @@ from agentloop.values import (
     ToolExecutions,
     ToolStatus,
     Usage,
+    approve,
     interrupted_state,
 )
+from agentloop.values.batches import apply_decisions
 
 
 @frozen(kw_only=True)
@@ -78,6 +88,31 @@ def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() ->
         assert state is not None
         assert state.status is ExecutionStatus.IN_PROGRESS
         assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED]
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "failed"])
+def test_a_driver_that_settles_decided_calls_keeps_their_outcomes(ending: str) -> None:
+    """What it raises has the result of a call that ended before its sibling failed, or before the step was cancelled."""
+    slow = toy_call("echo", 2, seconds=9) if ending == "cancelled" else toy_call("fail", 2, seconds=1)
+    tools = Tools.of(toy_tools(Ledger()))
+    driver = ToolCallingDriver(ScriptedInference([toy_call("echo", 1), slow]), tools=tools)
+    loop = AgentLoop(driver, tools, interceptors=[RequireApproval([lambda _: True])])
+
+    async def run() -> StepInterrupted:
+        suspended = await loop.execute("go")
+        decided = apply_decisions(suspended, {call.key: approve(call.digest) for call in suspended.pending})
+        executor = ToolExecutor(raise_on_tool_failure=True).with_tools(tools)
+        with pytest.raises((TimeoutError, StepInterrupted)) as raised:
+            await asyncio.wait_for(driver.with_tool_runtime(tools, executor).use_tools(decided), 5)
+        carrier = StepInterrupted.find_in(raised.value)
+        assert carrier is not None
+        return carrier
+
+    (step,) = run_in_virtual_time(run()).state.steps
+    first, second = step.executions
+    assert (first.status, first.value) == (ToolStatus.SUCCEEDED, 1)
+    assert second.status is (ToolStatus.CANCELLED if ending == "cancelled" else ToolStatus.FAILED)
+    assert step.open_turn is None
 
 
 async def test_an_execution_in_a_task_group_is_cancelled_like_any_coroutine() -> None:

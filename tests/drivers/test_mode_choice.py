@@ -24,7 +24,8 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.contracts import CanNameModel, CanUseMode
+from agentloop.contracts import CanInfer, CanNameModel, CanUseMode
+from agentloop.drivers import InferringDriver
 from agentloop.drivers.mode_choices import mode_choice, with_mode_choice
 from agentloop.durable import MemoryJournal, replay
 from agentloop.errors import BadRequest, ToolsNotSupported
@@ -63,6 +64,7 @@ from agentloop.values.tool_calls import ANSWER_TOOL
 from tests.durable.recovery_bench import truncate
 from tests.models.loopback import Loopback, Reply, completion, loopback, respond, respond_json
 from tests.models.loopback_inference import NO_WAIT
+from tests.testing.lawful import PlanAndExecute, Planner
 
 VLLM = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 REFUSALS: dict[str, tuple[int, Any]] = {
@@ -597,6 +599,29 @@ class Named(ScriptedInference, CanNameModel):
 
     model_name = "ollama:my-own"
     wire_format_name = "openai-chat"
+
+
+NAMED, UNNAMED = Named(), ScriptedInference()
+
+
+@pytest.mark.parametrize(
+    ("driver", "model", "mode"),
+    [
+        (ToolCallingDriver(NAMED), NAMED, "native"),
+        (ToolCallingDriver(UNNAMED), UNNAMED, "native"),
+        (ToolCallingDriver(NAMED, mode="validated"), NAMED, "validated"),
+        (ToolCallingDriver(UNNAMED, mode="structured"), UNNAMED, "structured"),
+        (ReActDriver(NAMED), NAMED, "react-json"),
+        (ReActDriver(UNNAMED), UNNAMED, "react-json"),
+        (ReActDriver(NAMED, output="text"), NAMED, "react-text"),
+        (PlanAndExecute(inference=NAMED, planner=Planner()), NAMED, "native"),
+    ],
+)
+def test_every_driver_explains_the_mode_of_a_model(driver: InferringDriver, model: CanInfer, mode: str) -> None:
+    """It names the model, where that has a name, the mode in which it is called, and why; also where the program has set the mode."""
+    choice = driver.explain_mode(model, AgentState.start("?"))
+    assert (choice.model, choice.mode) == ("ollama:my-own" if model is NAMED else "", mode)
+    assert choice.reason
 
 
 @pytest.mark.parametrize(

@@ -662,3 +662,41 @@ async def test_changes_wake_those_who_wait_at_once(journal: Journal, other: Jour
     assert await waiting
     for each in {journal, other}:
         await each.aclose()
+
+
+class SlowToSuspend(MemoryJournal):
+    """Takes its time to store a suspension; a message comes meanwhile."""
+
+    async def append_using(
+        self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim, uses: Sequence[Any]
+    ) -> None:
+        if records[-1].kind is RecordKind.EXECUTION_SUSPENDED:
+            await send_message(self, head.execution_id, Message.user("and a bulb"))
+            await asyncio.sleep(5)  # virtual seconds, in which the listener looks for commands
+        await super().append_using(head, records, claim, uses)
+
+
+def test_a_message_that_comes_while_a_suspension_is_recorded_waits_for_the_resumption() -> None:
+    """No record follows that of a suspension but for a decision: their number names the suspension."""
+
+    @tool
+    def buy(item: str) -> str:
+        """Buy."""
+        return "bought"
+
+    call = InferenceResponse((ToolCall("1", "buy", '{"item": "lamp"}'),))
+    journal = SlowToSuspend()
+    loop = AgentLoop.for_model(
+        ScriptedInference(call, "done"), tools=[buy], interceptors=[RequireApproval("buy")], journal=journal
+    )
+
+    async def run() -> AgentState:
+        listener = CommandListener(journal)
+        async with listener.listen(loop, "order") as listening:
+            state = await listening.get_or_start("Buy a lamp.", "order")
+        assert (await journal.read("order"))[-1].kind is RecordKind.EXECUTION_SUSPENDED
+        async with listener.listen(loop, "order") as listening:
+            return await listening.resume("order", {state.pending[0].key: approve()})
+
+    state = run_in_virtual_time(run())
+    assert [message.text for message in state.messages if message.role == "user"] == ["Buy a lamp.", "and a bulb"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from operator import is_
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -14,7 +15,7 @@ from agentloop import AgentLoop, AgentState, ScriptedInference
 from agentloop.durable import Journal, MemoryJournal, SqliteJournal, verify_records
 from agentloop.durable.conversation_texts import ConversationTexts, KeptText
 from agentloop.durable.deltas import state_delta
-from agentloop.durable.fold import fold_records
+from agentloop.durable.fold import fold_records, state_at
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.messages import Message
 
@@ -26,14 +27,18 @@ def journal_of(kind: str, folder: Path, **options: object) -> Journal:
     return SqliteJournal(folder / "a.db", synchronous="normal", **options)  # type: ignore[arg-type]  # secrets
 
 
-async def take_turn(loop: AgentLoop, state: AgentState | None, number: int) -> AgentState:
-    """Return the state after one more turn."""
+async def take_turn(loop: AgentLoop, state: AgentState | None, number: int, session: str | None = None) -> AgentState:
+    """Return the state after one more turn, from the state of the turn before or from a session."""
     text = f"turn {number}, how are you?"
-    return await loop.execute(text if state is None else state.with_message(text), execution_id=f"t{number}")
+    given = text if state is None or session is not None else state.with_message(text)
+    return await loop.execute(given, execution_id=f"t{number}", session=session)
 
 
+@pytest.mark.parametrize("session", [None, "ada"])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_turn_costs_the_same_however_long_the_conversation_is(kind: str, tmp_path: Path) -> None:
+async def test_a_turn_costs_the_same_however_long_the_conversation_is(
+    kind: str, session: str | None, tmp_path: Path
+) -> None:
     """The functions that are called in a turn are as many after 300 turns as after 10: none of them is called for each message."""
     journal = journal_of(kind, tmp_path)
     loop = AgentLoop.for_model(ScriptedInference(*[lambda _: "I am fine."] * 320), journal=journal)
@@ -42,10 +47,10 @@ async def test_a_turn_costs_the_same_however_long_the_conversation_is(kind: str,
     for number in range(320):
         if 5 <= number < 15 or number >= 310:
             with Calls() as calls:
-                state = await take_turn(loop, state, number)
+                state = await take_turn(loop, state, number, session)
             counts[number] = calls.count
         else:
-            state = await take_turn(loop, state, number)
+            state = await take_turn(loop, state, number, session)
     early, late = (sorted([counts[number] for number in numbers])[5] for numbers in (range(5, 15), range(310, 320)))
     assert late <= early * 1.1
     await journal.aclose()
@@ -89,6 +94,36 @@ async def test_the_record_of_a_turn_holds_the_whole_state(kind: str, tmp_path: P
         assert ("how are you" in records[0].body) is ("how are you" not in secrets)
     assert await journal.verify() == ()
     await journal.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("secrets", [(), ("how are you",), ("not in any message",)])
+async def test_what_was_recorded_here_need_not_be_read_again(
+    kind: str, tmp_path: Path, secrets: tuple[str, ...]
+) -> None:
+    """The state is the same as if its first record were read whole, and its messages are those that were recorded."""
+    journal = journal_of(kind, tmp_path, secrets=secrets)
+    answers = ['{"add":[', '"add":[{"role":"user"}],', "lone \ud800", "é😀", "null", "fine"]
+    loop = AgentLoop.for_model(ScriptedInference(*[lambda _, text=text: text for text in answers]), journal=journal)
+    for number in range(len(answers)):
+        recorded = await take_turn(loop, None, number, "ada")
+        state = await state_at(journal, f"t{number}", agent_id=recorded.agent_id)
+        assert state == await state_at(journal, f"t{number}")
+        if "how are you" not in secrets:
+            assert state == recorded
+            assert all(map(is_, state.messages[: 2 * number + 1], recorded.messages))
+    await journal.aclose()
+
+
+async def test_another_conversation_is_read_whole() -> None:
+    """What is kept of an agent's conversation says nothing about one that begins in another way."""
+    journal = MemoryJournal()
+    loop = AgentLoop.for_model(ScriptedInference(*[lambda _: "fine"] * 9), journal=journal)
+    second = await take_turn(loop, await take_turn(loop, None, 0), 1)
+    changed = second.with_messages((Message.user("another"), *second.messages[1:]))
+    third = await loop.execute(changed.with_message("go on"), execution_id="changed")
+    assert await state_at(journal, "changed", agent_id=third.agent_id) == third
+    assert await state_at(journal, "t1", agent_id=second.agent_id) == second
 
 
 async def test_a_changed_conversation_is_recorded_as_it_is() -> None:

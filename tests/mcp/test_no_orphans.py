@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from agentloop.mcp import McpEnsemble, server_process
 from tests.limits import LONGEST, jump
-from tests.mcp.running import NO_TIMEOUTS, SMALL, is_running, wait_for_note, wait_until_gone
+from tests.mcp.running import NO_TIMEOUTS, SMALL, children, is_running, wait_for_note, wait_until_gone
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -51,6 +52,32 @@ async def test_a_server_ends_with_the_program(signal_number: signal.Signals) -> 
     process.send_signal(signal_number)
     await asyncio.wait_for(process.communicate(), LONGEST)
     assert await wait_until_gone(server)
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+@pytest.mark.parametrize("cancellations", [0, 1, 3])
+@pytest.mark.parametrize("turns", [1, 4, 30])
+def test_a_closed_event_loop_leaves_no_server(cancellations: int, turns: int) -> None:
+    """Whenever a program is cancelled, however often, and ends: the server has ended, and no pipe is left to the garbage collector."""
+
+    async def connect() -> None:
+        async with McpEnsemble.stdio(sys.executable, ["-S", "-c", DEAF], name="deaf", **NO_TIMEOUTS):
+            pass
+
+    async def cancel() -> None:
+        connecting = asyncio.ensure_future(connect())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for _ in range(cancellations):
+            connecting.cancel()
+            await asyncio.sleep(0)
+
+    before = children()
+    asyncio.run(cancel())
+    gc.collect()  # warns of what is left, which is an error here
+    assert children() == before
 
 
 @pytest.mark.usefixtures("descriptors")

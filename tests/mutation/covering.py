@@ -1,6 +1,7 @@
 """A pytest plugin that writes which tests run which lines of the package, and how long they take.
 
-`pytest -p tests.mutation.covering` with `COVERING_FILE` naming the file; tests that fail are left out.
+`pytest -p tests.mutation.covering` with `COVERING_FILE` naming the file, and `COVERING_PLACES` the modules and packages inside of
+`agentloop` that are measured, separated by spaces; tests that fail are left out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from pathlib import Path
 import coverage
 import pytest
 
-ROOMS = ("loop", "executors", "interception", "policies", "durable", "models")
-"""The rooms whose mutants are judged."""
+_PLACES = os.environ["COVERING_PLACES"].split()
 _MAX_CASES = 30
-# Only of these rooms: what is not measured runs at its usual speed.
-_COVERAGE = coverage.Coverage(source=[f"agentloop.{room}" for room in ROOMS], data_file=None, config_file=False)
+# Only these: what is not measured runs at its usual speed.
+_COVERAGE = coverage.Coverage(
+    include=[str(Path.cwd() / "agentloop" / each) + ("" if each.endswith(".py") else "/*") for each in _PLACES],
+    data_file=None,
+    config_file=False,
+)
 # Their packages are loaded before the first test, or by no test; pytest would take a warning about that for an error.
 _COVERAGE.set_option("run:disable_warnings", ["module-not-measured", "module-not-imported", "no-data-collected"])
 _SECONDS: dict[str, float] = {}
@@ -28,11 +32,12 @@ _FAILED: set[str] = set()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep some cases of each test outside of the rooms: what one of them runs, most of the others run, too."""
+    """Keep some cases of each test outside of the folders of these places: what one of them runs, most of the others run, too."""
     kept: list[pytest.Item] = []
+    rooms = {place.partition("/")[0] for place in _PLACES}
     for (name, room), each in groupby(items, lambda item: (item.nodeid.partition("[")[0], item.nodeid.split("/")[1])):
         cases = list(each)
-        kept += cases if room in ROOMS else random.Random(name).sample(cases, min(len(cases), _MAX_CASES))
+        kept += cases if room in rooms else random.Random(name).sample(cases, min(len(cases), _MAX_CASES))
     items[:] = kept
 
 

@@ -3,7 +3,7 @@
 Reads lines of JSON from its input, `{"tests": […], "seconds": …}`, and answers each with `{"result": "killed", "last": …}`, `"survived"`
 or `"timeout"`, and the last test that ran. Started without arguments, it imports neither the package nor its tests itself, so each fork sees them as they are then.
 
-Started with folders of tests, it loads these tests and what they import. Then `{"module": …, "source": …}` in a request is a module
+Started with files and folders of tests, it loads these tests and what they import. Then `{"module": …, "source": …}` in a request is a module
 whose functions the fork runs as they are in this source, without loading anything anew. It answers `"unsupported"` if the source
 differs in more than functions. A result of `"killed"` or `"timeout"` is certain: the test passes without the change, in the same time. What a changed
 function does while modules are loaded is not seen, so that a mutant may survive that a test would find.
@@ -198,7 +198,7 @@ class LoadedTests:
     """Tests that are loaded, and whose package is changed in forks.
 
     Args:
-        folders: the folders of the tests.
+        folders: files and folders of the tests.
     """
 
     def __init__(self, folders: Sequence[str]) -> None:
@@ -232,8 +232,8 @@ class LoadedTests:
 
 
 def _modules(folders: Sequence[str]) -> Iterator[str]:
-    for folder in folders:
-        for path in sorted(Path(folder).rglob("test_*.py")):
+    for place in map(Path, folders):
+        for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
             yield ".".join(path.with_suffix("").parts)
 
 

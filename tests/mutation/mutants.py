@@ -1,4 +1,4 @@
-"""The mutants of a room: every place where an operator of Cosmic Ray can change the code, and a seeded sample of them."""
+"""The mutants of some modules: every place where an operator of Cosmic Ray can change the code, and a seeded sample of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import hashlib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -266,19 +266,19 @@ def _decorator_ranges(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[
             yield (decorator.lineno, 0), (node.end_lineno or 0, 1_000)
 
 
-def sample_of(root: Path, room: str, count: int, seed: int) -> list[Mutant]:
-    """Return a seeded sample of the mutants of a room, all of them if there are fewer.
+def sample_of(root: Path, places: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """Return a seeded sample of the mutants of some modules, all of them if there are fewer.
 
-    After a change of the room it is nearly the same: it has other mutants for those of the lines that have changed.
+    After a change of the modules it is nearly the same: it has other mutants for those of the lines that have changed.
 
     Args:
         root: the folder of the repository.
-        room: the package.
+        places: modules and packages, as paths inside of `agentloop`.
         count: the number of mutants.
         seed: selects them.
     """
     candidates: list[tuple[str, _Candidate]] = []
-    for path in sorted((root / "agentloop" / room).rglob("*.py")):
+    for path in sorted({path for place in places for path in _modules_at(root / "agentloop" / place)}):
         source = path.read_text(encoding="utf-8")
         candidates += _Module(str(path.relative_to(root)), source, ast.parse(source), _meaning_of(source)).candidates(
             seed
@@ -291,3 +291,7 @@ def sample_of(root: Path, room: str, count: int, seed: int) -> list[Mutant]:
         if len(found) == count:
             break
     return list(found.values())
+
+
+def _modules_at(place: Path) -> list[Path]:
+    return [place] if place.is_file() else list(place.rglob("*.py"))

@@ -1,4 +1,7 @@
-"""`make mutants`: runs the tests against a sample of mutants of each room, and prints how many of them some test has found."""
+"""`make mutants`: runs the tests against a sample of mutants of each room, and prints how many of them some test has found.
+
+With `--kits`, only the kits of `agentloop.testing` judge the implementations of the package, and a table says which law found how many.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -23,7 +26,6 @@ from typing import Any, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from tests.mutation.covering import ROOMS
 from tests.mutation.mutants import Mutant, sample_of
 from tests.postgres import PostgresServer
 
@@ -51,12 +53,98 @@ FOLDERS = (
     "values",
 )
 """The folders of the tests that are measured; those that run a mutated line are run."""
-_TEST_FOLDERS = [f"tests/{name}" for name in FOLDERS]
-_FEW_TESTS = 15
-_FEW_SECONDS = 20.0
-_MANY_TESTS = 120
-_MANY_SECONDS = 40.0
-_FOUND = {"killed", "timeout", "refused"}
+_ROOMS = (
+    "agents",
+    "compilers",
+    "contracts",
+    "drivers",
+    "durable",
+    "events",
+    "executors",
+    "interception",
+    "loop",
+    "mcp",
+    "models",
+    "policies",
+    "service/cli",
+    "service/telemetry",
+    "testing",
+    "toolkits",
+    "tools",
+    "values",
+)
+_PARTS: Mapping[str, Sequence[str]] = {
+    "drivers": ("drivers", "models/modes/react.py", "models/modes/react_reading.py"),
+    "modes": tuple(
+        [
+            f"models/modes/{name}.py"
+            for name in ("answer_stream", "calls", "leaked_calls", "native", "structured", "text", "written_calls")
+        ]
+    ),
+    "executors": ("executors",),
+    "interceptors": (
+        "interception/cancellation.py",
+        "interception/rules.py",
+        "interception/stops.py",
+        "interception/tool_selection.py",
+        "policies/audit_log.py",
+        "policies/budgets/budget.py",
+        "policies/guardrails.py",
+        "policies/resilience",
+    ),
+    "compilers": ("compilers",),
+    "models": ("models/fallback.py", "models/keys.py"),
+    "wire formats": ("models/wire_formats",),
+    "journals": ("durable/journal.py", "durable/held_claims.py", "durable/memory_journal.py", "durable/sqlite"),
+    "stores": (
+        "durable/folder_objects.py",
+        "durable/grant_rows.py",
+        "policies/budgets/memory_accounts.py",
+        "policies/resilience/memory_store.py",
+    ),
+    "event buses": ("events/bus.py",),
+}
+"""The modules of the implementations that kits check, by kind; those of PostgreSQL and of sandboxes need what not every machine has."""
+
+
+@frozen
+class Panel:
+    """Which tests judge the mutants of which modules.
+
+    Attributes:
+        name: the name, of a part of a file's name.
+        tests: files and folders of tests.
+        rooms: modules and packages inside of `agentloop`, by the name under which they are counted.
+        few_tests: how many tests a mutant meets first.
+        few_seconds: how long these may take together.
+        many_tests: how many more tests it meets then.
+        many_seconds: how long these may take together.
+        has_types: whether the type checker judges the mutants that the tests have not found.
+    """
+
+    name: str
+    tests: Sequence[str]
+    rooms: Mapping[str, Sequence[str]]
+    few_tests: int = 15
+    few_seconds: float = 20.0
+    many_tests: int = 120
+    many_seconds: float = 40.0
+    has_types: bool = True
+
+    def only(self, rooms: Sequence[str], tests: Sequence[str]) -> Panel:
+        """Return a panel for some of the rooms, and with other tests; all of them where none is named."""
+        chosen = {room: self.rooms[room] for room in rooms or self.rooms}
+        return evolve(self, rooms=chosen, tests=tests or self.tests)
+
+    @property
+    def places(self) -> list[str]:
+        """All modules and packages whose mutants are judged."""
+        return sorted({place for places in self.rooms.values() for place in places})
+
+
+SUITE = Panel("suite", [f"tests/{name}" for name in FOLDERS], {room: (room,) for room in _ROOMS})
+KITS = Panel("kits", ["tests/mutation/kits.py"], _PARTS, 12, 6.0, 60, 20.0, has_types=False)
+_FOUND = {"killed", "timeout"}
 _LOADED_SECONDS = 10.0
 _FRESH_SECONDS = 30.0
 _TIME_FACTOR = 2.0
@@ -79,11 +167,13 @@ class Covering:
         tests: the tests with their seconds.
         lines: the numbers of the tests of each line, by module.
         digest: differs after each change of a test.
+        panel: says how many of them judge a mutant.
     """
 
     tests: list[tuple[str, float]]
     lines: dict[str, dict[str, list[int]]]
     digest: str
+    panel: Panel
 
     def tests_for(self, mutant: Mutant, room: str, found: Counter[str]) -> Iterator[Tests]:
         """Yield the tests to run: first some that are likely and quick to find the mutant, then others.
@@ -94,9 +184,9 @@ class Covering:
             found: how many mutants of the module each test has found so far.
         """
         ordered = self._ordered(mutant, room, found)
-        few = _within(ordered[:_FEW_TESTS], _FEW_SECONDS)
+        few = _within(ordered[: self.panel.few_tests], self.panel.few_seconds)
         yield few
-        yield _within(ordered[len(few) :][:_MANY_TESTS], _MANY_SECONDS)
+        yield _within(ordered[len(few) :][: self.panel.many_tests], self.panel.many_seconds)
 
     def _ordered(self, mutant: Mutant, room: str, found: Counter[str]) -> list[tuple[str, float]]:
         """Return all tests: those that have found most, then those of the room, the quickest case of each before a second of any."""
@@ -138,11 +228,14 @@ class Verdict:
 
     Attributes:
         mutant: the mutant.
-        result: `killed`, `timeout`, `refused` by the type checker, `survived`, or `uncovered` if no test runs the line.
+        result: `killed`, `timeout`, `refused` by the type checker, `survived`, or `uncovered` if no test runs the line; `open` as long
+            as more tests may find it.
+        test: the test that found it; empty if none did.
     """
 
     mutant: Mutant
     result: str
+    test: str = ""
 
 
 @frozen
@@ -163,20 +256,26 @@ class Workspace:
     distrusted: set[str] = field(factory=set)
     found: dict[str, Counter[str]] = field(factory=lambda: defaultdict(Counter))
 
-    def judge(self, mutant: Mutant, covering: Covering, room: str) -> str:
+    def judge(self, mutant: Mutant, covering: Covering, room: str) -> Verdict:
         """Run the tests that are likely and quick to find a mutant; what they do not find is `open`."""
         few = next(covering.tests_for(mutant, room, self.found[mutant.module]))
         if not few:
-            return "uncovered"
-        result = self._ask_loaded(mutant, few)
-        if result == "unsupported":
-            result = self._ask_fresh(mutant, few)
-        return "open" if result == "survived" else result
+            return Verdict(mutant, "uncovered")
+        verdict = self._run(mutant, few)
+        return Verdict(mutant, "open") if verdict.result == "survived" else verdict
 
-    def judge_types(self, mutant: Mutant, covering: Covering, room: str) -> str:
-        """Check the types of a mutant that the first tests have not found: `make test` checks them, too."""
+    def judge_open(self, mutant: Mutant, covering: Covering, room: str) -> Verdict:
+        """Run more tests of a mutant that the first ones have not found.
+
+        Which ones were the first is not known any more, after others have found mutants: all that are chosen now run.
+        """
+        few, others = covering.tests_for(mutant, room, self.found[mutant.module])
+        return self._run(mutant, [*few, *others])
+
+    def judge_types(self, mutant: Mutant) -> Verdict:
+        """Check the types of a mutant that no test has found: `make test` checks them, too."""
         with self._changed(mutant):
-            return "open" if self.has_valid_types() else "refused"
+            return Verdict(mutant, "survived" if self.has_valid_types() else "refused")
 
     def has_valid_types(self) -> bool:
         """Return whether the package is as its types say."""
@@ -187,33 +286,27 @@ class Workspace:
             raise RuntimeError(f"mypy fails: {result.stdout!r} {result.stderr!r}")
         return result.returncode == 0
 
-    def judge_open(self, mutant: Mutant, covering: Covering, room: str) -> str:
-        """Run more tests of a mutant that neither the first ones nor the type checker have found.
-
-        Which ones were the first is not known any more, after others have found mutants: all that are chosen now run.
-        """
-        few, others = covering.tests_for(mutant, room, self.found[mutant.module])
-        result = self._ask_loaded(mutant, [*few, *others])
-        return self._ask_fresh(mutant, [*few, *others]) if result == "unsupported" else result
-
-    def _ask_loaded(self, mutant: Mutant, tests: Tests) -> str:
+    def _run(self, mutant: Mutant, tests: Tests) -> Verdict:
         answer = _ask(self.loaded, tests, _LOADED_SECONDS, module=mutant.module, source=mutant.source)
-        if answer["result"] in _FOUND:
-            self.found[mutant.module][answer["last"]] += 1
-        return answer["result"]
+        if answer["result"] == "unsupported":
+            answer = self._ask_fresh(mutant, tests)
+        if answer["result"] not in _FOUND:
+            return Verdict(mutant, answer["result"])
+        self.found[mutant.module][answer["last"].partition("[")[0]] += 1
+        return Verdict(mutant, answer["result"], answer["last"])
 
-    def _ask_fresh(self, mutant: Mutant, tests: Tests) -> str:
+    def _ask_fresh(self, mutant: Mutant, tests: Tests) -> dict[str, str]:
         """Run tests with a changed module; one that fails without the change, too, does not count and is not run again."""
         while left := [test for test in tests if test[0] not in self.distrusted]:
             with self._changed(mutant):
                 answer = _ask(self.fresh, left, _FRESH_SECONDS)
             last = [test for test in left if test[0] == answer["last"]]
             if answer["result"] not in _FOUND or not last:
-                return answer["result"]
+                return answer
             if _ask(self.fresh, last, _FRESH_SECONDS)["result"] == "survived":
-                return answer["result"]
+                return answer
             self.distrusted.add(answer["last"])
-        return "survived"
+        return {"result": "survived"}
 
     @contextmanager
     def _changed(self, mutant: Mutant) -> Iterator[None]:
@@ -237,7 +330,7 @@ def _ask(server: subprocess.Popen[str], tests: Tests, base: float, **source: str
 
 
 @contextmanager
-def workspace() -> Iterator[Workspace]:
+def workspace(panel: Panel) -> Iterator[Workspace]:
     """Copy the repository, and start the processes that run its tests."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -258,7 +351,7 @@ def workspace() -> Iterator[Workspace]:
         postgres = PostgresServer()
         stack.callback(postgres.close)
         environment = {"AGENTLOOP_TEST_POSTGRES": postgres.url, **_environment(folder)}
-        loaded, fresh = [_server(stack, folder, environment, folders) for folders in (_TEST_FOLDERS, [])]
+        loaded, fresh = [_server(stack, folder, environment, folders) for folders in (panel.tests, [])]
         yield Workspace(folder, loaded, fresh)
 
 
@@ -283,22 +376,32 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"}
 
 
-def measure(space: Workspace) -> Covering:
+def measure(space: Workspace, panel: Panel) -> Covering:
     """Return which tests run which lines; a file of tests is measured again when it or the package has changed."""
-    paths = sorted(path for name in _TEST_FOLDERS for path in (space.folder / name).rglob("*.py"))
-    helpers = [path for path in paths if not path.name.startswith("test_")]
-    digests = {str(path.relative_to(space.folder)): _digest([path]) for path in paths if path not in helpers}
-    file = RESULTS / f"covering-{_digest([*_modules(space.folder), *helpers])}.json"
+    paths = sorted({path for name in panel.tests for path in _files_at(space.folder / name)})
+    tests = [
+        path for path in paths if path.name.startswith("test_") or str(path.relative_to(space.folder)) in panel.tests
+    ]
+    helpers = [path for path in paths if path not in tests]
+    digests = {str(path.relative_to(space.folder)): _digest([path]) for path in tests}
+    places = sha256(" ".join(panel.places).encode()).hexdigest()[:8]
+    file = RESULTS / f"covering-{places}-{_digest([*_modules(space.folder), *helpers])}.json"
     known = _read(file) if file.exists() else {"digests": {}, "tests": [], "lines": {}}
     changed = {name for name, digest in digests.items() if known["digests"].get(name) != digest}
     if changed:
         RESULTS.mkdir(exist_ok=True)
         shards = filter(None, [sorted(changed)[number::_SHARDS] for number in range(_SHARDS)])
         with ThreadPoolExecutor() as pool:
-            measured = list(pool.map(partial(_measure_shard, space.folder, file), range(_SHARDS), shards))
-        known = {**_merged([_only(known, digests.keys() - changed), *measured]), "digests": digests}
+            measured = list(pool.map(partial(_measure_shard, space.folder, file, panel.places), range(_SHARDS), shards))
+        kept = _only(known, known["digests"].keys() - changed)
+        known = {**_merged([kept, *measured]), "digests": {**known["digests"], **digests}}
         file.write_text(json.dumps(known), encoding="utf-8")
-    return Covering([(name, seconds) for name, seconds in known["tests"]], known["lines"], _digest(paths))
+    chosen = _only(known, digests.keys())
+    return Covering([(name, seconds) for name, seconds in chosen["tests"]], chosen["lines"], _digest(paths), panel)
+
+
+def _files_at(place: Path) -> list[Path]:
+    return [place] if place.is_file() else list(place.rglob("*.py"))
 
 
 def _modules(folder: Path) -> list[Path]:
@@ -312,12 +415,14 @@ def _digest(paths: Sequence[Path]) -> str:
     return digest.hexdigest()[:12]
 
 
-def _measure_shard(folder: Path, file: Path, number: int, names: Sequence[str]) -> dict[str, Any]:
+def _measure_shard(
+    folder: Path, file: Path, places: Sequence[str], number: int, names: Sequence[str]
+) -> dict[str, Any]:
     part = file.with_suffix(f".{number}.json")
     command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "tests.mutation.covering", "--tb=no", *names]
     with part.with_suffix(".log").open("w", encoding="utf-8") as log:
         # Tests that fail without a mutant are left out.
-        environment = {**_environment(folder), "COVERING_FILE": str(part)}
+        environment = {**_environment(folder), "COVERING_FILE": str(part), "COVERING_PLACES": " ".join(places)}
         subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, check=False)
     document = _read(part)
     part.unlink()
@@ -370,62 +475,96 @@ def interval(hits: int, count: int) -> tuple[float, float]:
 
 
 def summary(room: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a line with the score of a room: the share of the mutants that were found, with its interval."""
+    """Return a line with the score of a room: the share of the mutants that tests alone have found, with its interval.
+
+    A mutant of a line that no test runs counts as not found, but for kits, which are not written for the package: there it is shown apart.
+    """
     known = explained()
     alive = [verdict for verdict in verdicts if verdict.result not in _FOUND]
     equal = [verdict for verdict in alive if verdict.mutant.id in known]
+    refused = sum(verdict.result == "refused" for verdict in verdicts)
+    uncovered = sum(verdict.result == "uncovered" for verdict in alive)
     count = len(verdicts) - len(equal)
     hits = len(verdicts) - len(alive)
-    refused = sum(verdict.result == "refused" for verdict in verdicts)
-    low, high = interval(hits, count)
     return (
-        f"{room:<13} {hits:>4} of {count:>4} mutants killed: {hits / max(count, 1):6.1%} ({low:.1%} to {high:.1%}), {refused} of them by mypy, "
-        f"{len(equal)} survivors explained, {len(alive) - len(equal)} not"
+        f"{room:<17} {_score(hits, count)}, {refused} others by mypy, {len(equal)} survivors explained, "
+        f"{len(alive) - len(equal) - refused} not; {uncovered} are in lines that no test runs"
     )
 
 
-def run_room(room: str, count: int, seed: int) -> list[Verdict]:
+def kits_summary(part: str, verdicts: Sequence[Verdict]) -> str:
+    """Return a line with the score of the kits for a kind of implementations, of the mutants in lines that a kit runs."""
+    known = explained()
+    reached = [verdict for verdict in verdicts if verdict.result != "uncovered"]
+    hits = sum(verdict.result in _FOUND for verdict in reached)
+    equal = sum(verdict.result not in _FOUND and verdict.mutant.id in known for verdict in reached)
+    others = len(verdicts) - len(reached)
+    return f"{part:<17} {_score(hits, len(reached) - equal)}, {equal} survivors explained; {others} in lines that no kit runs"
+
+
+def law_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield a line for each law that has found mutants, before any other one did: how many, and in which kits."""
+    laws: dict[int, Counter[str]] = defaultdict(Counter)
+    for verdict in verdicts:
+        if found := re.search(r"test_(\w+)_law_(\d+)\[", verdict.test):
+            laws[int(found[2])][found[1]] += 1
+    total = sum(kits.total() for kits in laws.values())
+    for law, kits in sorted(laws.items(), key=lambda each: -each[1].total()):
+        listed = ", ".join(f"{kit} {count}" for kit, count in kits.most_common())
+        yield f"law {law:>2} {kits.total():>4} {kits.total() / total:6.1%}  {listed}"
+
+
+def _score(hits: int, count: int) -> str:
+    low, high = interval(hits, count)
+    return f"{hits:>4} of {count:>4} mutants killed: {hits / max(count, 1):6.1%} ({low:.1%} to {high:.1%})"
+
+
+def run_room(panel: Panel, room: str, count: int, seed: int) -> list[Verdict]:
     """Judge a sample of the mutants of a room.
 
     A mutant that was found is not judged again while the package is the same, one that survived while the tests are the same.
     """
-    with workspace() as space:
-        covering = measure(space)
-        sample = sample_of(space.folder, room, count, seed)
-        stored = RESULTS / f"verdicts-{room}-{_digest(_modules(space.folder))}.jsonl"
+    with workspace(panel) as space:
+        covering = measure(space, panel)
+        sample = sample_of(space.folder, panel.rooms[room], count, seed)
+        stored = RESULTS / f"verdicts-{panel.name}-{room.replace('/', '-')}-{_digest(_modules(space.folder))}.jsonl"
         known = {each["id"]: each for each in _stored(stored)}
-        results = {
-            name: each["result"]
-            for name, each in known.items()
-            if each["result"] in _FOUND or each["tests"] == covering.digest
+        verdicts = {
+            mutant.id: Verdict(mutant, each["result"], each["test"])
+            for mutant in sample
+            if (each := known.get(mutant.id)) and (each["result"] in _FOUND or each["tests"] == covering.digest)
         }
         _check_unchanged(space, covering, room, sample)
-        # First those that are found soon, so that most of the score is known early.
-        for judge in (space.judge, space.judge_types, space.judge_open):
-            judged = [mutant for mutant in sample if results.get(mutant.id, "open") == "open"]
-            for mutant in judged:
-                results[mutant.id] = judge(mutant, covering, room)
+
+        def judge(by: Callable[[Mutant], Verdict], result: str) -> None:
+            waiting = [each for each in sample if each.id not in verdicts or verdicts[each.id].result == result]
+            for mutant in waiting:
+                verdicts[mutant.id] = verdict = by(mutant)
                 with stored.open("a", encoding="utf-8") as file:
-                    file.write(
-                        json.dumps({"id": mutant.id, "result": results[mutant.id], "tests": covering.digest}) + "\n"
-                    )
-            _say(f"{room}: {sum(results[each.id] in _FOUND for each in sample)} of {len(sample)} found so far")
-    verdicts = [Verdict(mutant, results[mutant.id]) for mutant in sample]
-    for verdict in verdicts:
+                    entry = {"id": mutant.id, "result": verdict.result, "test": verdict.test, "tests": covering.digest}
+                    file.write(json.dumps(entry) + "\n")
+            _say(f"{room}: {sum(each.result in _FOUND for each in verdicts.values())} of {len(sample)} found so far")
+
+        # First those that are found soon, so that most of the score is known early.
+        judge(lambda mutant: space.judge(mutant, covering, room), "open")
+        judge(lambda mutant: space.judge_open(mutant, covering, room), "open")
+        if panel.has_types:
+            judge(space.judge_types, "survived")
+    for verdict in verdicts.values():
         if verdict.result not in _FOUND:
             _say(_described(verdict))
-    return verdicts
+    return list(verdicts.values())
 
 
 def _check_unchanged(space: Workspace, covering: Covering, room: str, sample: Sequence[Mutant]) -> None:
     """Check that the tests pass without a mistake; otherwise every mutant would seem to be found. Twice: one may fail by chance."""
     for mutant in sample[:_UNCHANGED]:
         same = evolve(mutant, source=(space.folder / mutant.module).read_text(encoding="utf-8"))
-        results = [space.judge(same, covering, room) for _ in range(2)]
+        results = [space.judge(same, covering, room).result for _ in range(2)]
         if not {"open", "uncovered"} & set(results):
             result = results[0]
             raise SystemExit(f"the tests of {mutant.module}:{mutant.line} fail without a mutant: {result}")
-    if not space.has_valid_types():
+    if covering.panel.has_types and not space.has_valid_types():
         raise SystemExit("the type checker refuses the package without a mutant")
 
 
@@ -448,24 +587,35 @@ def _described(verdict: Verdict) -> str:
 def main() -> None:
     """Run the rooms that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--room", action="append", choices=ROOMS, help="a room; all by default")
+    parser.add_argument("--kits", action="store_true", help="only kits judge, and only what implements a contract")
+    parser.add_argument("--room", action="append", choices=[*SUITE.rooms, *KITS.rooms], help="a room; all by default")
+    parser.add_argument("--tests", action="append", help="a file or folder of tests; all by default")
     parser.add_argument("--count", type=int, default=300, help="the number of mutants of each room")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many rooms run side by side")
-    arguments = parser.parse_args()
+    parser.add_argument("--examples", type=int, default=10, help="how many examples the kits try")
+    parser.add_argument("--no-types", action="store_true", help="leave out the type checker")
+    options = parser.parse_args()
+    os.environ["MUTATION_KIT_EXAMPLES"] = str(options.examples)
+    panel = (KITS if options.kits else SUITE).only(options.room, options.tests)
+    panel = evolve(panel, has_types=panel.has_types and not options.no_types)
     # Once for all rooms, which measure nothing again.
-    with workspace() as space:
-        measure(space)
+    with workspace(panel) as space:
+        measure(space, panel)
 
-    def judged(room: str) -> str:
-        line = summary(room, run_room(room, arguments.count, arguments.seed))
+    def judged(room: str) -> tuple[str, list[Verdict]]:
+        verdicts = run_room(panel, room, options.count, options.seed)
+        line = (kits_summary if options.kits else summary)(room, verdicts)
         _say(line)
-        return line
+        return line, verdicts
 
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        lines = list(pool.map(judged, arguments.room or ROOMS))
-    if len(lines) > 1:
-        _say("\n".join(["", *lines]))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(judged, panel.rooms))
+    verdicts = [verdict for _, of_room in results for verdict in of_room]
+    lines = [line for line, _ in results]
+    if options.kits:
+        lines += [kits_summary("all", verdicts), "", *law_table(verdicts)]
+    _say("\n".join(["", *lines]))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from copy import copy
@@ -221,6 +223,43 @@ class PacedExecutor(ForwardingExecutor):
         return await self.inner.execute_tools(tool_calls, state)
 
 
+@frozen
+class Bulkhead(ForwardingExecutor):
+    """Runs two batches at a time, and lets the others wait."""
+
+    places: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(2))
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        try:
+            await self.places.acquire()
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from BatchInterrupted(not_begun(tool_calls, state))
+        try:
+            return await self.inner.execute_tools(tool_calls, state)
+        finally:
+            self.places.release()
+
+
+@frozen
+class WorksFromAQueue(ForwardingExecutor):
+    """Puts each batch into a queue, from which a task takes it that lives as long as the batch."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        queue: asyncio.Queue[tuple[ToolCalls, AgentState]] = asyncio.Queue()
+        queue.put_nowait((tool_calls, state))
+
+        async def work() -> ToolExecutions:
+            return await self.inner.execute_tools(*await queue.get())
+
+        worker = asyncio.ensure_future(work())
+        try:
+            await asyncio.wait([worker])
+        except asyncio.CancelledError:
+            worker.cancel()
+            await asyncio.wait([worker])
+        return await worker  # a cancellation leaves with what the batch has settled
+
+
 @frozen(kw_only=True)
 class Votes(InferringDriver):
     """Sends each request three times, and does what most of the answers say."""
@@ -237,6 +276,36 @@ class Votes(InferringDriver):
 def votes(scenario: Scenario) -> Votes:
     """Return a driver that lets its one model vote."""
     return Votes(inference=scenario.inference())
+
+
+@frozen(kw_only=True)
+class VotesOfModels(InferringDriver):
+    """Sends each request to several models, and does what most of them say."""
+
+    others: tuple[CanInfer, ...] = ()
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        bound = super().with_execution_scope(scope)
+        other = scope.for_another_model()
+        others = [
+            each.with_execution_scope(other) if isinstance(each, CanAcceptExecutionScope) else each
+            for each in self.others
+        ]
+        return evolve(bound, others=tuple(others))
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        request = self.request(draft, messages)
+        answers = [await self.infer(draft, request)]
+        answers += [await self.infer(draft, request, inference=each) for each in self.others]
+        votes = [[(call.name, call.arguments_json) for call in each.tool_calls] or each.text for each in answers]
+        chosen = answers[max(range(len(answers)), key=lambda place: votes.count(votes[place]))]
+        self.conclude(draft, chosen)
+        return chosen.parts
+
+
+def votes_of_models(scenario: Scenario) -> VotesOfModels:
+    """Return a driver that lets three models vote."""
+    return VotesOfModels(inference=scenario.inference(), others=(scenario.inference(), scenario.inference()))
 
 
 @frozen(kw_only=True)
@@ -320,6 +389,34 @@ class KeepsAnswersForNothing(CanInfer):
                 return evolve(known, usage=Usage.none())
             self.answers[request] = answer = await self.model.infer(request)
         return answer
+
+
+@frozen
+class SharesRequests(CanInfer):
+    """Sends two requests at a time; equal ones are one, which ends when nobody waits for it any more."""
+
+    model: CanInfer
+    places: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(2))
+    running: dict[InferenceRequest, asyncio.Task[InferenceResponse]] = field(factory=dict)
+    waiting: Counter[InferenceRequest] = field(factory=Counter)
+
+    async def _send(self, request: InferenceRequest) -> InferenceResponse:
+        async with self.places:
+            return await self.model.infer(request)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if request not in self.running:
+            self.running[request] = asyncio.ensure_future(self._send(request))
+        task = self.running[request]
+        self.waiting[request] += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self.waiting[request] -= 1
+            if not self.waiting[request]:
+                del self.running[request]
+                task.cancel()
+                await asyncio.wait([task])
 
 
 @frozen
@@ -425,6 +522,37 @@ async def count_for_shop(items: list[int], context: ToolContext[str]) -> str:
     """Return the shop, and how many items there are."""
     await asyncio.sleep(0.001)
     return f"{context.dependencies}: {len(items)}"
+
+
+@tool(effect="pure")
+async def count_by_program(items: list[int]) -> int:
+    """Return how many items there are, as another program counts them."""
+    program = [sys.executable, "-S", "-c", f"print({len(items)})"]
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    return int(output)
+
+
+@tool(effect="pure")
+async def count_with_progress(items: list[int], context: ToolContext) -> int:
+    """Return how many items there are, and say how far it is."""
+    for place, _ in enumerate(items):
+        context.progress(str(place))
+        await asyncio.sleep(0)
+    return len(items)
+
+
+@tool(effect="pure")
+async def yield_items(items: list[int]) -> AsyncGenerator[int, None]:
+    """Yield the items, the last of which is the result."""
+    for item in [*items, 0]:
+        await asyncio.sleep(0)
+        yield item
 
 
 class CountsItems(Tool, CanDescribeResult):

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentloop.testing import run_in_virtual_time, walk_interleavings
-from agentloop.testing.clocks import Deadlock, bounded_turns, run_in_real_time
+from agentloop.testing import clocks, run_in_virtual_time, walk_interleavings
+from agentloop.testing.clocks import Deadlock, RealTime, RunBounds, bounded_runs, run_in_real_time
 
 
 async def _lock_twice() -> None:
@@ -95,8 +95,25 @@ def test_a_program_that_looks_again_for_ever_ends_at_a_limit_of_turns() -> None:
         while True:  # noqa: ASYNC110  # this is what ends at the limit
             await asyncio.sleep(1)
 
-    with bounded_turns(500), pytest.raises(Deadlock, match=r"500 turns[^$]*look \(test_deadlocks\.py:"):
+    with bounded_runs(RunBounds(turns=500)), pytest.raises(Deadlock, match=r"500 turns[^$]*look \(test_deadlocks\.py:"):
         run_in_virtual_time(look())
+
+
+def test_waits_for_threads_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs in virtual time that wait for threads again and again are ended, since their time is real; short waits do not count."""
+    monkeypatch.setattr(clocks, "_COUNTED", 0.05)
+    held = threading.Event()
+
+    async def wait_for_thread(seconds: float) -> None:
+        await asyncio.to_thread(held.wait, seconds)
+
+    bounds = RunBounds(real_seconds=0.15)
+    with bounded_runs(bounds):
+        for _ in range(5):
+            run_in_virtual_time(wait_for_thread(0))
+        run_in_virtual_time(wait_for_thread(0.1))
+        with pytest.raises(RealTime, match="threads or sockets take longer"):
+            run_in_virtual_time(wait_for_thread(0.2))
 
 
 def test_real_time_has_an_end() -> None:

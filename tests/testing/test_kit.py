@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -24,8 +26,13 @@ from agentloop.testing import (
     LawViolation,
     ToolKit,
     check_laws,
+    clocks,
+    run_in_virtual_time,
+    surroundings,
 )
+from agentloop.testing import kit as kits
 from agentloop.testing.kit import LAWS, Kit, find_difference, require
+from agentloop.testing.surroundings import Surroundings
 from agentloop.values import Effect, ToolCalls, ToolExecutions
 from tests.testing.zoo.executors import Reorders, SwallowsCancellation
 
@@ -190,6 +197,64 @@ class TestToolExecutor(LawTests):
     """The form that the documentation shows."""
 
     kit = ExecutorKit(ToolExecutor, examples=5)
+
+
+class ThreadsKit(Kit):
+    """Leaves two threads behind in each case.
+
+    Args:
+        go_on: ends the threads.
+    """
+
+    laws = (19,)
+
+    def __init__(self, go_on: threading.Event) -> None:
+        super().__init__(examples=20)
+        self.go_on = go_on
+        self.cases = 0
+
+    def law_19(self) -> None:
+        self.for_all(st.integers(0, 1000), self._leave)
+
+    def _leave(self, _: int) -> None:
+        self.cases += 1
+        before = Surroundings.now()
+        for name in ("left", "right"):
+            threading.Thread(target=self.go_on.wait, name=name).start()
+        before.require_threads()
+
+
+def test_threads_that_stay_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads an implementation leaves behind, the kit waits for all of them together, and for no smaller case."""
+    monkeypatch.setattr(surroundings, "_JOIN_SECONDS", 0.05)
+    go_on = threading.Event()
+    kit = ThreadsKit(go_on)
+    with pytest.raises(LawViolation, match="threads are still running: left, right") as caught:
+        kit.check(19)
+    go_on.set()
+    assert caught.value.took_time
+    assert kit.cases == 1
+
+
+class WaitingKit(Kit):
+    """Waits for a thread in each case, in a program in virtual time."""
+
+    laws = (1,)
+
+    def law_1(self) -> None:
+        self.for_all(st.integers(0, 1000), lambda _: run_in_virtual_time(_wait_for_thread()))
+
+
+async def _wait_for_thread() -> None:
+    await asyncio.to_thread(threading.Event().wait, 0.1)
+
+
+def test_what_takes_real_time_is_not_checked_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kit does not wait for hours, and does not call broken what waits for threads again and again."""
+    monkeypatch.setattr(clocks, "_COUNTED", 0.05)
+    monkeypatch.setattr(kits, "_MAX_SECONDS", 0.25)
+    with pytest.raises(LawNotChecked, match="their time is real"):
+        WaitingKit().check(1)
 
 
 def test_without_shrinking_the_first_failing_case_is_reported() -> None:

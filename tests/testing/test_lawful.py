@@ -18,16 +18,22 @@ from agentloop.durable import MemoryJournal, replay
 from agentloop.executors import ForwardingExecutor, not_begun
 from agentloop.models import ReActDriver
 from agentloop.testing import (
+    CompilerKit,
     DriverKit,
     ExecutorKit,
     FileLedger,
     InferenceKit,
+    InterceptorKit,
+    JournalKit,
     Ledger,
+    ListenerKit,
     Scenario,
+    StoreKit,
     ToolKit,
     toy_call,
     toy_tools,
 )
+from agentloop.testing.kit import Kit
 from agentloop.values import ToolCalls, ToolStatus
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import parse_json
@@ -36,6 +42,7 @@ from tests.generated import examples
 from tests.testing.lawful import (
     SECOND,
     AsksAgain,
+    Bulkhead,
     CountsItems,
     FollowsTurns,
     HttpExecutor,
@@ -47,11 +54,15 @@ from tests.testing.lawful import (
     PacedExecutor,
     Paces,
     RestsAfterFailures,
+    SharesRequests,
     SlowLink,
     TimedDriver,
     TimedExecutor,
+    WorksFromAQueue,
+    count_by_program,
     count_for_shop,
     count_items,
+    count_with_progress,
     critic,
     judge,
     plan_and_execute,
@@ -59,6 +70,17 @@ from tests.testing.lawful import (
     router,
     served_toys,
     votes,
+    votes_of_models,
+    yield_items,
+)
+from tests.testing.lawful_parts import (
+    ComparesAndSets,
+    KeepsWhatItRead,
+    KnowsAnswers,
+    LooksUpDocuments,
+    RetrievesMessages,
+    SendsBatches,
+    WritesReports,
 )
 
 DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
@@ -67,6 +89,7 @@ DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
     "critic by a script": (critic, 3),
     "planner that judges": (judge, 3),
     "votes of one model": (votes, 3),
+    "votes of three models": (votes_of_models, 3),
     "router": (router, 1),
     "without a model": (lambda scenario: FollowsTurns(turns=scenario.turns), 1),
     "timed": (lambda scenario: TimedDriver(ToolCallingDriver(scenario.inference())), 1),
@@ -85,6 +108,7 @@ INFERENCES = [
     ImprovesAnswers,
     KeepsAnswers,
     KeepsAnswersForNothing,
+    SharesRequests,
     AsksAgain,
     RestsAfterFailures,
     MarksRequests,
@@ -100,18 +124,46 @@ def test_inferences_of_unusual_shapes_obey_the_laws(inference: Callable[[CanInfe
 
 
 @pytest.mark.parametrize("law", ToolKit.laws)
-@pytest.mark.parametrize("factory", [CountsItems, lambda: count_items, KnowsItsCall, lambda: count_for_shop])
+@pytest.mark.parametrize(
+    "factory",
+    [
+        CountsItems,
+        lambda: count_items,
+        KnowsItsCall,
+        lambda: count_for_shop,
+        lambda: count_by_program,
+        lambda: count_with_progress,
+        lambda: yield_items,
+    ],
+)
 def test_tools_of_unusual_shapes_obey_the_laws(factory: Callable[[], ToolLike], law: int) -> None:
-    """Arguments and results are JSON, and some tools need the state, the call, its context or dependencies."""
+    """Arguments and results are JSON, some tools need the state, the call, its context or dependencies, and one runs a program."""
     ToolKit(factory, [{"items": [1, 2]}, {"items": []}], dependencies="lamps", examples=2).check(law)
 
 
+PARTS: dict[str, Callable[[], Kit]] = {
+    "retrieval": lambda: InterceptorKit(LooksUpDocuments, examples=examples(5)),
+    "reports in place of results": lambda: InterceptorKit(WritesReports, examples=examples(5)),
+    "answers that are known": lambda: InterceptorKit(KnowsAnswers, examples=examples(5)),
+    "retrieval of messages": lambda: CompilerKit(RetrievesMessages, examples=examples(10)),
+    "a cache of records": lambda: JournalKit(KeepsWhatItRead, examples=examples(5)),
+    "compare and set": lambda: StoreKit(ComparesAndSets, examples=examples(10)),
+    "batches of events": lambda: ListenerKit(SendsBatches, examples=examples(5)),
+}
+
+
+@pytest.mark.parametrize(("name", "law"), [(name, law) for name, kit in PARTS.items() for law in kit().laws])
+def test_parts_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
+    """Interceptors, compilers, journals, stores and listeners that look up, keep, wait and collect keep every law."""
+    PARTS[name]().check(law)
+
+
 @pytest.mark.parametrize("law", ExecutorKit.laws)
-@pytest.mark.parametrize("wrapper", [TimedExecutor, PacedExecutor])
+@pytest.mark.parametrize("wrapper", [TimedExecutor, PacedExecutor, Bulkhead, WorksFromAQueue])
 def test_a_wrapped_executor_obeys_the_laws(
     wrapper: Callable[[CanExecuteToolCalls], CanExecuteToolCalls], law: int
 ) -> None:
-    """A wrapper of ten lines keeps every law, even one that is cancelled before it hands its batch over."""
+    """A wrapper keeps every law, even one that is cancelled before it hands its batch over, or that has it run by another task."""
     ExecutorKit(lambda: wrapper(ForwardingExecutor(ToolExecutor())), examples=examples(10)).check(law)
 
 

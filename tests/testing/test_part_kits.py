@@ -25,6 +25,7 @@ BUSES: dict[str, Callable[[], CanHandleEvents]] = {
     "plain": EventBus,
     "of an execution": lambda: EventBus().for_execution(),
     "joined": lambda: join_buses(EventBus(), EventBus()),
+    "joined, of an execution": lambda: join_buses(EventBus(), EventBus()).for_execution(),
     "joined with a bus of another class": lambda: JoinedBus(EventBus(), PlainBus()),
 }
 

@@ -15,10 +15,11 @@ from agentloop.service.cli.console import Spinner, create_console
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.sources import load_loop
 from agentloop.service.cli.tables import Column, print_table
+from agentloop.service.simulation import SCENARIO_NAMES, scenario_named
 from agentloop.testing.simulation.faults import PlannedFault
 from agentloop.testing.simulation.runs import STORAGES, SimulatedRun, shrink_run
 from agentloop.testing.simulation.runs import simulate as run_seed
-from agentloop.testing.simulation.scenarios import SCENARIOS, SimulatedScenario, scenario_of
+from agentloop.testing.simulation.scenarios import SimulatedScenario, scenario_of
 from agentloop.testing.simulation.summary import SimulationSummary
 from agentloop.values.reprs import format_count
 from agentloop.values.secrets import open_private
@@ -44,7 +45,7 @@ _MOST_SHOWN = 5
 @click.option(
     "--seeds", metavar="A:B", default="0:100", show_default=True, help="The seeds from A up to B, without B; or one."
 )
-@click.option("--scenario", type=click.Choice([*SCENARIOS]), default="recovery", show_default=True, help="What runs.")
+@click.option("--scenario", type=click.Choice(SCENARIO_NAMES), default="recovery", show_default=True, help="What runs.")
 @click.option(
     "--app", "loop_path", metavar="MODULE:LOOP", help="Run this loop, with its tools, in place of a scenario."
 )
@@ -72,7 +73,7 @@ def simulate(
     first, end = _parse_seeds(seeds)
     with as_usage_errors():
         plan = None if faults is None else [PlannedFault.parse(text) for text in faults.split(",") if text.strip()]
-        kind = SCENARIOS[scenario] if loop_path is None else scenario_of(load_loop(loop_path))
+        kind = scenario_named(scenario) if loop_path is None else scenario_of(load_loop(loop_path))
     name = f"{loop_path or scenario}/{storage}"
     known = _read_results(results)
     summary = known.get(name, SimulationSummary())

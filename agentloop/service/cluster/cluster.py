@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from attrs import field, frozen
 
+from agentloop.contracts.can_queue import CanQueue
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.commands import check_in_time
 from agentloop.durable.journal import Journal
@@ -32,9 +33,7 @@ from agentloop.errors import (
 from agentloop.errors.hints import suggest
 from agentloop.loop.agent_loop import Input
 from agentloop.loop.parameters import as_principal
-from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.deletions import forget_if_deleted
-from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import (
     ResumeRequest,
     StartRequest,
@@ -46,13 +45,13 @@ from agentloop.service.cluster.executions import (
     resume_prefix,
     start_job_id,
 )
-from agentloop.service.cluster.jobs import Job, JobKind, JobState, JobStatus, check_storable
-from agentloop.service.cluster.liveness import read_live_notes
+from agentloop.service.cluster.opening import make_queues, place_of
 from agentloop.service.cluster.sessions import queue_turn
-from agentloop.service.cluster.worker_locks import WorkerNote
 from agentloop.values.batches import apply_decisions
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.decisions import Decision
+from agentloop.values.jobs import Job, JobKind, JobState, JobStatus, WorkerNote, check_storable
+from agentloop.values.json import thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead
 from agentloop.values.run_requests import Identity, begin_request, read_principal
@@ -153,7 +152,9 @@ class Cluster:
             state = await cluster.result(execution_id)
 
     Args:
-        db: the path of a SQLite file, or a `postgresql://` URL.
+        db: the path of a SQLite file, or a `postgresql://` URL; not needed with `journal` and `queues`.
+        journal: the journal of the executions, which the cluster closes; by default that of the database.
+        queues: the queues, which the cluster opens and closes; by default those of the database.
         version: the version of the program that runs what is submitted; by default the newest that a live worker has.
         secrets: texts, or keys, that are masked in what this client records.
         objects: stores long strings of records outside of the database, as in `SqliteJournal`; the same as that of the workers.
@@ -169,23 +170,25 @@ class Cluster:
 
     def __init__(
         self,
-        db: str | os.PathLike[str],
+        db: str | os.PathLike[str] = "",
         *,
+        journal: Journal | None = None,
+        queues: CanQueue | None = None,
         version: str = "",
         secrets: Iterable[str | Secret] = (),
         objects: CanStoreObjects | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        self._database = ClusterDatabase.parse(db)
-        self.journal: Journal = open_journal(self._database.location, secrets=secrets, objects=objects)
-        self._engine = Engine(self._database)
+        location, self._place = place_of(db, journal, queues)
+        self.journal: Journal = journal or open_journal(location, secrets=secrets, objects=objects)
+        self._queues: CanQueue = queues or make_queues(location)
         self._version = version
         self._clock = clock or SystemClock()
         self._ids = ids or RandomIds()
 
     def __repr__(self) -> str:
-        return f"Cluster({str(self._database)!r})"
+        return f"Cluster({self._place!r})"
 
     async def __aenter__(self) -> Self:
         """Open the database.
@@ -197,7 +200,7 @@ class Cluster:
         try:
             # The journal says what is wrong with a file or a server; the engine would create its tables beside any file.
             await self.journal.list(limit=1)
-            await self._engine.__aenter__()
+            await self._queues.open()
         except BaseException:
             await self.aclose()
             raise
@@ -210,7 +213,7 @@ class Cluster:
 
     async def aclose(self) -> None:
         """Close files and connections. Idempotent."""
-        await self._engine.aclose()
+        await self._queues.aclose()
         await self.journal.aclose()
 
     # --- submitting ---------------------------------------------------------------------------------------------------
@@ -264,7 +267,7 @@ class Cluster:
             await self._submit_turn(agent, request, needs_worker=needs_worker)
             return execution_id
         await self._forget_failure(request)
-        await self._engine.enqueue(
+        await self._queues.enqueue(
             Job(
                 id=request.job_id,
                 kind=JobKind.EXECUTION,
@@ -288,21 +291,21 @@ class Cluster:
         await self._forget_failure(request)
         if await self.journal.head(request.execution_id) is None:
             await queue.add(message, request.execution_id, self._clock, agent=agent, principal=request.principal)
-            await queue_turn(self._engine, queue, {agent}, version)
+            await queue_turn(self._queues, queue, {agent}, version)
 
     async def _forget_failure(self, request: StartRequest | ResumeRequest) -> None:
         """Delete the job of a request that has failed, unless its execution has ended itself; and those of a deleted execution."""
-        job = await self._engine.find(request.job_id, JobKind.EXECUTION)
+        job = await self._queues.find(request.job_id, JobKind.EXECUTION)
         if isinstance(request, StartRequest):
             await self._was_deleted(request.execution_id, job)
         if job is not None and job.state is JobState.FAILED:
             head = await self.journal.head(request.execution_id)
             if head is None or not head.status.is_terminal:
-                await self._engine.delete_ended(JobKind.EXECUTION, [request.job_id], states={JobState.FAILED})
+                await self._queues.delete_ended(JobKind.EXECUTION, [request.job_id], states={JobState.FAILED})
 
     async def _was_deleted(self, execution_id: str, job: JobStatus | None) -> bool:
         """Return whether the records of an execution that has begun were deleted; what the queues hold of it is deleted then."""
-        return await forget_if_deleted(self._engine, self.journal, execution_id, job)
+        return await forget_if_deleted(self._queues, self.journal, execution_id, job)
 
     async def _version_for(self, agent: str, *, needs_worker: bool) -> str | None:
         """Return the version for new work: the chosen one, or the newest that a live worker of the agent has, or None."""
@@ -317,7 +320,7 @@ class Cluster:
         return able[-1].version if able else (self._version or None)
 
     async def _workers(self) -> Sequence[WorkerNote]:
-        return await asyncio.to_thread(read_live_notes, self._database)
+        return await self._queues.workers()
 
     async def limit_queue(
         self, queue: str = "default", *, concurrency: int | None = None, rate: tuple[int, float] | None = None
@@ -329,7 +332,7 @@ class Cluster:
             concurrency: how many of its executions run at a time.
             rate: how many of its executions start within a number of seconds, as (count, seconds).
         """
-        await self._engine.limit_queue(JobKind.EXECUTION, queue, concurrency=concurrency, rate=rate)
+        await self._queues.limit_queue(JobKind.EXECUTION, queue, concurrency=concurrency, rate=rate)
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -358,7 +361,7 @@ class Cluster:
         not start it.
         """
         waiting = await find_waiting(self.journal, execution_id)
-        job = next(iter(await self._engine.find_all([start_job_id(execution_id)], JobKind.EXECUTION)), None)
+        job = next(iter(await self._queues.find_all([start_job_id(execution_id)], JobKind.EXECUTION)), None)
         if job is None and waiting is not None and await self.journal.head(execution_id) is None:
             return waiting_state(waiting)
         # The head is read last: a worker may have started the execution meanwhile.
@@ -381,7 +384,7 @@ class Cluster:
         jobs = await self._jobs_of(execution_id)
         open_job = next((job for job in jobs if not job.state.is_terminal), None)
         if open_job is not None:
-            await self._engine.wait(open_job.id, JobKind.EXECUTION)
+            await self._queues.wait(open_job.id, JobKind.EXECUTION)
             return None
         # The execution may have gone on between the two looks.
         current = await self.journal.head(execution_id)
@@ -392,11 +395,11 @@ class Cluster:
         return None
 
     async def _jobs_of(self, execution_id: str) -> Sequence[JobStatus]:
-        found = await self._engine.find_all([start_job_id(execution_id)], JobKind.EXECUTION)
+        found = await self._queues.find_all([start_job_id(execution_id)], JobKind.EXECUTION)
         # An execution is resumed after its first job has ended only; the search by a part of ids reads all jobs.
         if any(not job.state.is_terminal for job in found):
             return found
-        resumed = await self._engine.list(prefix=resume_prefix(execution_id), kind=JobKind.EXECUTION)
+        resumed = await self._queues.list(prefix=resume_prefix(execution_id), kind=JobKind.EXECUTION)
         return [*found, *[job for job in resumed if execution_of_job(job.id) == execution_id]]
 
     async def _state_without_job(self, head: ExecutionHead, jobs: Sequence[JobStatus]) -> AgentState | None:
@@ -414,9 +417,7 @@ class Cluster:
             await self.journal.wait_for_change(timeout=_CHANGE_SECONDS)
             return None
         if not jobs or await self._was_deleted(execution_id, jobs[0]):
-            raise UnknownExecution(
-                f"no execution {execution_id!r} was submitted to {self._database}, or recorded in it"
-            )
+            raise UnknownExecution(f"no execution {execution_id!r} was submitted to {self._place}, or recorded in it")
         if jobs[0].state is JobState.CANCELLED:
             return await self._never_started(execution_id, jobs[0])
         raise _failure_of(execution_id, jobs[0])
@@ -430,7 +431,7 @@ class Cluster:
     async def _first_state(self, execution_id: str, job: JobStatus) -> AgentState:
         request: StartRequest | ResumeRequest = StartRequest(execution_id, "")
         with suppress(WorkDamaged, InvalidDocument):  # its job has failed for that
-            request = read_request(await self._engine.payload_of(job.id))
+            request = read_request(await self._queues.payload_of(job.id), job.id)
         value, principal = (request.input, request.principal) if isinstance(request, StartRequest) else ("", None)
         state = value if isinstance(value, AgentState) else AgentState.start(value, clock=self._clock, ids=self._ids)
         return begin_request(state.with_execution_started(execution_id, job.created_at), None, principal)
@@ -473,7 +474,7 @@ class Cluster:
         # Posted first: a worker that takes the execution meanwhile finds the command.
         await self._post(execution_id, CommandKind.STOP, reason=reason, principal=principal)
         if head is None:
-            await self._engine.cancel_waiting([start_job_id(execution_id)], JobKind.EXECUTION)
+            await self._queues.cancel_waiting([start_job_id(execution_id)], JobKind.EXECUTION)
             await self._forget_cancelled_turn(execution_id)
         elif head.status is ExecutionStatus.SUSPENDED:
             with suppress(JournalConflict):  # it was resumed meanwhile, and gets the command
@@ -500,10 +501,10 @@ class Cluster:
         """
         head = await self.journal.head(execution_id)
         if head is None:
-            raise UnknownExecution(f"no execution {execution_id!r} is recorded in {self._database}")
+            raise UnknownExecution(f"no execution {execution_id!r} is recorded in {self._place}")
         apply_decisions(await self.journal.state(execution_id), decisions)
         request = ResumeRequest(execution_id, head.record_count, decisions)
-        start = await self._engine.find(start_job_id(execution_id), JobKind.EXECUTION)
+        start = await self._queues.find(start_job_id(execution_id), JobKind.EXECUTION)
         if start is None:
             raise UnknownExecution(
                 f"execution {execution_id!r} was not submitted to a cluster; resume it with its agent"
@@ -512,7 +513,7 @@ class Cluster:
             raise WorkDamaged(f"the row of the job of execution {execution_id!r} is damaged; resume it with its agent")
         await self._forget_failure(request)
         submission = self._ids.new_id("submission")
-        await self._engine.enqueue(
+        await self._queues.enqueue(
             Job(
                 id=request.job_id,
                 kind=JobKind.EXECUTION,
@@ -522,8 +523,8 @@ class Cluster:
                 version=await self._version_for(start.agent, needs_worker=False),
             )
         )
-        queued = await self._engine.payload_of(request.job_id)
-        if queued is not None and not request.has_decisions_of(read_request(queued)):
+        queued = await self._queues.payload_of(request.job_id)
+        if queued is not None and not request.has_decisions_of(read_request(queued, request.job_id)):
             raise DecisionError(
                 f"other decisions about the same calls of execution {execution_id!r} were submitted before, and are used"
             )
@@ -535,17 +536,15 @@ class Cluster:
         waiting = await find_waiting(self.journal, execution_id)
         if waiting is not None:
             queue = SessionQueue.of(self.journal, session_of(waiting.execution_id))
-            await queue_turn(self._engine, queue, {waiting.agent}, self._version or None)
+            await queue_turn(self._queues, queue, {waiting.agent}, self._version or None)
 
     async def _require(self, execution_id: str) -> ExecutionHead | None:
         head = await self.journal.head(execution_id)
         if head is None and await find_waiting(self.journal, execution_id) is not None:
             return None
-        job = None if head is not None else await self._engine.find(start_job_id(execution_id), JobKind.EXECUTION)
+        job = None if head is not None else await self._queues.find(start_job_id(execution_id), JobKind.EXECUTION)
         if head is None and (job is None or await self._was_deleted(execution_id, job)):
-            raise UnknownExecution(
-                f"no execution {execution_id!r} was submitted to {self._database}, or recorded in it"
-            )
+            raise UnknownExecution(f"no execution {execution_id!r} was submitted to {self._place}, or recorded in it")
         return head
 
     async def _post(
@@ -599,8 +598,10 @@ class Cluster:
             raise InvalidParameter("the name of a schedule is a text without null characters, and not empty")
         check_agent(agent)
         payload = StartRequest("", check_input(input), principal=as_principal(principal)).to_payload()
-        job = Job(id=name, kind=JobKind.EXECUTION, agent=agent, payload=payload, version=self._version or None)
-        await self._engine.schedule(name, cron, job)
+        job = Job(
+            id=start_job_id(""), kind=JobKind.EXECUTION, agent=agent, payload=payload, version=self._version or None
+        )
+        await self._queues.schedule(name, cron, job)
 
     async def unschedule(self, name: str) -> bool:
         """Remove a schedule; return whether it existed.
@@ -609,15 +610,13 @@ class Cluster:
             InvalidParameter: it is no name that can be stored.
         """
         check_storable(name, "the name of a schedule")
-        return await self._engine.unschedule(name)
+        return await self._queues.unschedule(name)
 
     async def schedules(self) -> Sequence[Schedule]:
         """Return the schedules, by name."""
         found = [
-            Schedule(
-                row.name, row.cron, str(row.job.get("agent", "")), _input_of(row.job), row.problem, _asker_of(row.job)
-            )
-            for row in await self._engine.schedules()
+            Schedule(each.name, each.cron, *_asked_by(each.job), each.problem, _asker_of(each.job))
+            for each in await self._queues.schedules()
         ]
         return sorted(found, key=lambda schedule: schedule.name)
 
@@ -627,7 +626,7 @@ class Cluster:
         """Return the live workers, the queues, and the calls in doubt."""
         workers = await self._workers()
         states = {JobState.DELAYED, JobState.WAITING, JobState.RUNNING}
-        jobs = [job for kind in JobKind for job in await self._engine.list(states=states, kind=kind)]
+        jobs = [job for kind in JobKind for job in await self._queues.list(states=states, kind=kind)]
         served = {(agent, version) for note in workers for agent in note.agents for version in (note.version, None)}
         waiting = {(job.agent, job.version) for job in jobs if job.state is JobState.WAITING}
         # What no worker has taken yet has no calls; of these there may be very many.
@@ -641,7 +640,7 @@ class Cluster:
             _queues_of(jobs, self._clock.now()),
             sorted(f"{agent} {version or ''}".strip() for agent, version in waiting - served),
             [doubt for execution_id in taken for doubt in await self._doubts_of(execution_id)],
-            await self._engine.list_damaged(),
+            await self._queues.list_damaged(),
         )
 
     async def _doubts_of(self, execution_id: str) -> Sequence[Doubt]:
@@ -676,11 +675,14 @@ def _failure_of(execution_id: str, job: JobStatus) -> WorkFailed:
     return WorkFailed(f"execution {execution_id!r} could not be carried out: {reason}")
 
 
-def _input_of(job: Mapping[str, Any]) -> str:
-    found = job.get("payload", {}).get("input")
-    return str(found.get("text", found)) if isinstance(found, Mapping) else ""
+def _asked_by(job: Job | None) -> tuple[str, str]:
+    """Return the agent and the input of a scheduled job."""
+    payload = job.payload if job is not None else None
+    found = payload.get("input") if isinstance(payload, Mapping) else None
+    text = str(thaw(found.get("text", found))) if isinstance(found, Mapping) else ""
+    return ("" if job is None else job.agent), text
 
 
-def _asker_of(job: Mapping[str, Any]) -> Identity | None:
-    payload = job.get("payload", {})
+def _asker_of(job: Job | None) -> Identity | None:
+    payload = job.payload if job is not None else None
     return read_principal(payload) if isinstance(payload, Mapping) else None

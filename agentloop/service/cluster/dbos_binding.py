@@ -19,6 +19,7 @@ from agentloop.durable.sqlite.schema import PRIMARY_CODE_MASK, error_code
 from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, DatabaseUnavailable, InvalidParameter
 from agentloop.errors.hints import install_hint
 from agentloop.service.cluster.database import ClusterDatabase
+from agentloop.values.tool_calls import ErrorInfo
 
 _TRIED: Final = "3.4"
 """The version of DBOS with which this was tried."""
@@ -155,7 +156,21 @@ DefaultSerializer.serialize = _refuse_pickle  # type: ignore[method-assign]
 DefaultSerializer.deserialize = _refuse_pickle  # type: ignore[method-assign]
 
 
+class StoredFailure(Exception):  # DBOS stores what a job raises
+    """Why a job has failed, as the engine stores it.
+
+    Args:
+        error: the error.
+    """
+
+    def __init__(self, error: ErrorInfo) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 def _as_json(value: object) -> object:
+    if isinstance(value, StoredFailure):
+        return {"type": value.error.type, "message": value.error.message}
     if isinstance(value, BaseException):
         return {"type": type(value).__name__, "message": str(value)}
     if isinstance(value, datetime):

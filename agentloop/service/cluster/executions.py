@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from attrs import frozen
 
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_queue import CanQueue
 from agentloop.durable.commands import CommandListener
 from agentloop.durable.journal import Journal
 from agentloop.durable.recovery import fail_execution
@@ -46,10 +47,10 @@ from agentloop.events.tool_calls import (
 )
 from agentloop.events.trace_context import continue_trace, trace_headers
 from agentloop.loop.agent_loop import AgentLoop, Input
-from agentloop.service.cluster.engine import Engine
-from agentloop.service.cluster.jobs import JobKind, LastAttempts, RunningJob, check_storable
+from agentloop.service.cluster.jobs import LastAttempts
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
+from agentloop.values.jobs import JobKind, RunningJob, check_storable
 from agentloop.values.json import canonical_json, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id, outer_key
@@ -169,14 +170,14 @@ def executions_of_call(job_id: str) -> Sequence[str]:
     return (execution_id, *callers_of(execution_id))
 
 
-def read_request(payload: Any) -> StartRequest | ResumeRequest:
-    """Return the request of a job.
+def read_request(payload: Any, job_id: str) -> StartRequest | ResumeRequest:
+    """Return the request of a job; that of a schedule names its execution by the id of the job alone.
 
     Raises:
         InvalidDocument: it is not the payload of an execution's job.
     """
     try:
-        execution_id = str(payload["execution_id"])
+        execution_id = str(payload["execution_id"]) or execution_of_job(job_id)
         if payload["action"] == "resume":
             count = int(payload["record_count"])
             return ResumeRequest(execution_id, count, from_plain(payload["decisions"], Decisions))
@@ -196,7 +197,7 @@ def request_of(job: RunningJob) -> StartRequest | ResumeRequest:
     Raises:
         InvalidDocument: its payload is not that of an execution's job, or it is about another execution than its id.
     """
-    request = read_request(thaw(job.payload))
+    request = read_request(thaw(job.payload), job.id)
     if request.execution_id != execution_of_job(job.id):
         raise InvalidDocument(f"the job {job.id} is about another execution, {request.execution_id[:200]!r}")
     return request
@@ -335,6 +336,17 @@ class ExecutionJobs:
         return {"execution_id": request.execution_id, "status": state.status.value}
 
     async def _run(self, loop: AgentLoop, request: StartRequest | ResumeRequest, job: RunningJob) -> AgentState:
+        """Carry a request out, again while the journal cannot be reached: a job that failed for that would leave its execution."""
+        while True:
+            try:
+                return await self._try(loop, request, job)
+            except (JournalConflict, JournalCorrupt, SchemaTooNew, UnknownExecution):
+                raise
+            except JournalError as error:
+                logger.warning("execution %s is tried again: %s", request.execution_id, error)
+            await self._wait(request.execution_id)
+
+    async def _try(self, loop: AgentLoop, request: StartRequest | ResumeRequest, job: RunningJob) -> AgentState:
         if job.deaths > self._max_recoveries and await self._is_in_progress(request.execution_id):
             return await self._give_up(loop, request.execution_id)
         if job.deaths:
@@ -364,8 +376,6 @@ class ExecutionJobs:
         while True:
             try:
                 return await self._drive(loop, request)
-            except (JournalCorrupt, SchemaTooNew, UnknownExecution):
-                raise
             except ExecutionClaimed as error:
                 # A live writer drives it or an agent below it, here or elsewhere. The wait is for the one in the way: the attempt
                 # has added to the records of its callers.
@@ -376,8 +386,6 @@ class ExecutionJobs:
                 unknown += await self._journal.head(request.execution_id) is None
                 if unknown > _MAX_UNKNOWN_TRIES:
                     raise
-            except JournalError as error:
-                logger.warning("execution %s is tried again: %s", request.execution_id, error)
             await self._wait(request.execution_id)
 
     async def _drive(self, loop: AgentLoop, request: StartRequest | ResumeRequest) -> AgentState:
@@ -567,14 +575,14 @@ class Retention:
     The jobs of a suspended execution stay, because it is resumed on their queue.
 
     Args:
-        engine: the engine.
+        queues: the queues.
         journal: the journal.
         clock: the source of times.
         seconds: how long jobs stay after their end.
     """
 
-    def __init__(self, engine: Engine, journal: CanJournal, clock: Clock, seconds: float) -> None:
-        self._engine = engine
+    def __init__(self, queues: CanQueue, journal: CanJournal, clock: Clock, seconds: float) -> None:
+        self._queues = queues
         self._journal = journal
         self._clock = clock
         self._age = timedelta(seconds=seconds)
@@ -588,14 +596,14 @@ class Retention:
         """Delete what is old enough now."""
         before = self._clock.now() - self._age
         # Those that were seen before belong to executions that have not ended; these have another job when they end.
-        job_ids = await self._engine.list_ended(JobKind.EXECUTION, after=self._done_until, before=before)
+        job_ids = await self._queues.list_ended(JobKind.EXECUTION, after=self._done_until, before=before)
         for execution_id in dict.fromkeys(map(execution_of_job, job_ids)):
             if await self._has_ended(execution_id):
-                await forget_execution(self._engine, execution_id)
+                await forget_execution(self._queues, execution_id)
         # All of them each time: executions outside of the cluster have no job that tells of their end.
-        for execution_id, calls in _by_execution(await self._engine.list_ended(JobKind.TOOL, before=before)).items():
+        for execution_id, calls in _by_execution(await self._queues.list_ended(JobKind.TOOL, before=before)).items():
             if await self._has_ended(execution_id):
-                await self._engine.delete_ended(JobKind.TOOL, calls)
+                await self._queues.delete_ended(JobKind.TOOL, calls)
         self._done_until = before
 
     async def _has_ended(self, execution_id: str) -> bool:
@@ -612,16 +620,16 @@ def _by_execution(calls: Sequence[str]) -> Mapping[str, Sequence[str]]:
     return found
 
 
-async def forget_execution(engine: Engine, execution_id: str) -> None:
+async def forget_execution(queues: CanQueue, execution_id: str) -> None:
     """Delete the jobs of an execution that have ended, without those of its tool calls."""
-    resumed = await engine.list_ended(JobKind.EXECUTION, prefix=resume_prefix(execution_id))
+    resumed = await queues.list_ended(JobKind.EXECUTION, prefix=resume_prefix(execution_id))
     own = [job_id for job_id in resumed if execution_of_job(job_id) == execution_id]
-    await engine.delete_ended(JobKind.EXECUTION, [start_job_id(execution_id), *own])
+    await queues.delete_ended(JobKind.EXECUTION, [start_job_id(execution_id), *own])
 
 
-async def forget_calls(engine: Engine, journal: CanJournal, execution_id: str) -> None:
+async def forget_calls(queues: CanQueue, journal: CanJournal, execution_id: str) -> None:
     """Delete the jobs of an execution's tool calls that have ended, unless it is in progress; their outcomes are recorded."""
-    ended = await engine.list_ended(JobKind.TOOL, prefix=f"{execution_id}/")
+    ended = await queues.list_ended(JobKind.TOOL, prefix=f"{execution_id}/")
     # Not every id that begins so: that of another execution may, such as the id of a fork.
     own = [job_id for job_id in ended if execution_id in executions_of_call(job_id)]
     if not own:
@@ -629,4 +637,4 @@ async def forget_calls(engine: Engine, journal: CanJournal, execution_id: str) -
     # Only now: one that was resumed before the jobs were listed may still wait for the result of one of them.
     head = await journal.head(execution_id)
     if head is None or head.status is not ExecutionStatus.IN_PROGRESS:
-        await engine.delete_ended(JobKind.TOOL, own)
+        await queues.delete_ended(JobKind.TOOL, own)

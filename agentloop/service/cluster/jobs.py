@@ -1,155 +1,20 @@
-"""Jobs: what the engine queues and hands to workers."""
+"""How a worker runs jobs: as tasks, one for each, until it ends, is put back, or the worker leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
-from enum import StrEnum
 from typing import TypeAlias
 
-from attrs import field, frozen
-
-from agentloop.errors import InvalidParameter, WorkDamaged
-from agentloop.values.json import JsonValue, freeze
+from agentloop._shielding import is_task_cancelled
+from agentloop.contracts.can_queue import CanTakeJobs
+from agentloop.values.jobs import JobKind, RunningJob
+from agentloop.values.json import freeze
 from agentloop.values.tool_calls import ErrorInfo
-from agentloop.values.value import Value
 
 logger: logging.Logger = logging.getLogger("agentloop.cluster")
-
-
-class JobKind(StrEnum):
-    """What a job does; the kinds have slots of their own on each worker, so that callers cannot starve what they wait for."""
-
-    EXECUTION = "execution"
-    TOOL = "tool"
-
-
-class JobState(StrEnum):
-    """How far a job is."""
-
-    DELAYED = "delayed"
-    WAITING = "waiting"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the job has ended."""
-        return self in {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED}
-
-
-@frozen(eq=False, repr=False, kw_only=True)
-class Job(Value):
-    """Work for any worker that knows the agent.
-
-    Attributes:
-        id: its id; a job with an id that exists is no second job.
-        kind: what it does.
-        agent: the name of the agent whose workers take it.
-        payload: its input, JSON data.
-        queue: the queue in which it waits.
-        version: the version of the program that takes it; None for the newest that has a live worker.
-        priority: of two jobs of an agent in one queue, the one with the higher priority starts first.
-        delay: how long it waits before it can start, in seconds.
-    """
-
-    id: str
-    kind: JobKind = field(converter=JobKind)
-    agent: str
-    payload: JsonValue = field(default=None, converter=freeze)
-    queue: str = "default"
-    version: str | None = None
-    priority: int = 0
-    delay: float = 0.0
-
-
-@frozen(eq=False, repr=False, kw_only=True)
-class JobStatus(Value):
-    """How far a job is.
-
-    Attributes:
-        id: its id.
-        kind: what it does.
-        agent: its agent.
-        queue: its queue.
-        version: the version of the program that runs it; None while no worker has taken it and any may.
-        state: how far it is.
-        worker: the name of the worker that runs it, or ran it last; empty before that.
-        attempts: how often a worker has started it; more than 1 after a worker died, was drained or lost its database.
-        result: what it returned, JSON data.
-        error: why it failed.
-        created_at: when it was queued.
-        started_at: when it started last; None before that.
-    """
-
-    id: str
-    kind: JobKind = field(converter=JobKind)
-    agent: str
-    queue: str
-    version: str | None
-    state: JobState = field(converter=JobState)
-    worker: str = ""
-    attempts: int = 0
-    result: JsonValue = field(default=None, converter=freeze)
-    error: ErrorInfo | None = None
-    created_at: datetime
-    started_at: datetime | None = None
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether its row in the database is not one that agentloop wrote; its state is failed then, and `error` says why."""
-        return self.error is not None and self.error.type == WorkDamaged.__name__
-
-
-@frozen(eq=False, repr=False, kw_only=True)
-class RunningJob(Value):
-    """A job that this process has started.
-
-    Attributes:
-        id: its id.
-        kind: what it does.
-        agent: its agent.
-        payload: its input, JSON data.
-        attempt: the 1-based number of this attempt to run it.
-        deaths: how many workers have died while they ran it, since `Engine.forget_deaths`. Drains and outages of the database do not
-            count.
-        queue_seconds: how long it waited in the queue, without its delay, by the clocks of this machine and of the one that queued
-            it; None if this is not the first attempt.
-    """
-
-    id: str
-    kind: JobKind = field(converter=JobKind)
-    agent: str
-    payload: JsonValue = field(default=None, converter=freeze)
-    attempt: int = 1
-    deaths: int = 0
-    queue_seconds: float | None = None
-
-
-def check_storable(text: str, what: str) -> None:
-    """Check that every database can store an id or a name.
-
-    Args:
-        text: the id or the name.
-        what: what it is, for the error.
-
-    Raises:
-        InvalidParameter: it holds a null character or a lone surrogate.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        place = f"at character {error.start + 1:,}"
-        raise InvalidParameter(
-            f"{what} is not text: it has bytes that are not UTF-8, or half a character, {place}"
-        ) from None
-    if "\0" in text:
-        raise InvalidParameter(f"{what} is a text without null characters")
 
 
 JobHandler: TypeAlias = Callable[[RunningJob], Awaitable[object]]
@@ -188,3 +53,118 @@ class LastAttempts:
             await self._spare(job.id, is_spared)
         except Exception as error:  # noqa: BLE001  # the job goes on; one death too many or too few is counted
             logger.warning("it is not noted whether job %s runs: %s", job.id, type(error).__name__)
+
+
+# --- taking and running them --------------------------------------------------------------------------------------------
+
+_PUT_BACK_SECONDS = 0.25
+"""How long a job that was cancelled by a part of its own waits before it goes back into its queue, in seconds."""
+_CLOSE_SECONDS = 5.0
+"""How long a worker that must not go on waits for what it has interrupted, in seconds."""
+_OUTCOME_SECONDS = 5.0
+"""How long a drained worker waits until the ends of its jobs are stored, in seconds."""
+
+
+class JobRunner:
+    """Takes jobs and runs them as tasks of the running event loop.
+
+    Args:
+        place: the place of the worker at the queues.
+        handlers: what runs a job of each kind.
+    """
+
+    def __init__(self, place: CanTakeJobs, handlers: Mapping[JobKind, JobHandler]) -> None:
+        self._place = place
+        self._handlers = dict(handlers)
+        self._jobs: dict[asyncio.Task[None], RunningJob] = {}  # by the tasks that run them
+        self._ends: dict[
+            asyncio.Task[None], RunningJob
+        ] = {}  # by the tasks that store the ends; of jobs that have ended, until that is stored
+        self._taking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start to take jobs."""
+        self._taking = asyncio.create_task(self._take())
+
+    async def failed(self) -> None:
+        """Wait until no more jobs can be taken, and raise why."""
+        if self._taking is not None:
+            await asyncio.wait((self._taking,))
+            if not self._taking.cancelled():
+                self._taking.result()
+
+    async def _take(self) -> None:
+        while True:
+            job = await self._place.take()
+            task = asyncio.create_task(self._run(job))
+            self._jobs[task] = job
+            task.add_done_callback(self._jobs.pop)
+
+    async def _run(self, job: RunningJob) -> None:
+        """Run a job, and let its end be stored, which nothing interrupts."""
+        error, result = None, None
+        try:
+            result = freeze(await self._handlers[job.kind](job))
+        except asyncio.CancelledError:
+            if is_task_cancelled():
+                raise
+            # It would stay "running" on a worker that lives.
+            logger.warning("job %s was cancelled by a part of its own, and goes back into its queue", job.id)
+            await self._put_back(job)
+            return
+        except Exception as problem:  # noqa: BLE001  # it is stored
+            error = ErrorInfo.of(problem)
+        storing = asyncio.create_task(self._place.end(job, result, error))
+        self._ends[storing] = job
+        storing.add_done_callback(self._ends.pop)
+        await asyncio.shield(storing)
+
+    async def _put_back(self, job: RunningJob) -> None:
+        """Put a job back into its queue after a moment, and try until that succeeds or the worker ends."""
+        while True:
+            await asyncio.sleep(_PUT_BACK_SECONDS)
+            try:
+                await self._place.put_back([job])
+            except Exception as error:  # noqa: BLE001  # the database may be away
+                logger.warning("job %s could not be put back: %s", job.id, type(error).__name__)
+            else:
+                return
+
+    async def hand_over(self, until_idle: Callable[[RunningJob], Awaitable[object]], *, grace: float) -> int:
+        """Take no more jobs, interrupt what runs, and put it back into its queues; return how many jobs there were.
+
+        Args:
+            until_idle: waits until a job may be interrupted without a grace period.
+            grace: how long a job that is not idle may run on, in seconds.
+        """
+        await self._stop_taking()
+        await self._place.stop_taking()
+        jobs = dict(self._jobs)
+        ended = await asyncio.gather(*[self._interrupt(task, until_idle(job), grace) for task, job in jobs.items()])
+        interrupted = [job for job, has_ended in zip(jobs.values(), ended, strict=True) if not has_ended]
+        if self._ends:  # what has ended must not run again
+            await asyncio.wait(list(self._ends), timeout=_OUTCOME_SECONDS)
+        return await self._place.put_back(interrupted) if interrupted else 0
+
+    async def _interrupt(self, task: asyncio.Task[None], until_idle: Awaitable[object], grace: float) -> bool:
+        """Interrupt a job as soon as it is idle; return whether it has ended instead."""
+        job, idle = self._jobs.get(task), asyncio.ensure_future(until_idle)
+        await asyncio.wait((task, idle), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        await asyncio.wait((task,))
+        idle.cancel()
+        return not task.cancelled() or any(each is job for each in self._ends.values())
+
+    async def _stop_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            await asyncio.wait((self._taking,))
+
+    async def close(self) -> None:
+        """Interrupt what runs; its jobs are those of a worker that has died, unless it was put back."""
+        await self._stop_taking()
+        left: Collection[asyncio.Task[None]] = [*self._jobs, *self._ends]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_CLOSE_SECONDS)

@@ -18,7 +18,8 @@ from urllib.parse import quote
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import install_hint
 from agentloop.service.cluster.database import ClusterDatabase
-from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote, WorkSignal
+from agentloop.service.cluster.worker_locks import WorkerLocks, WorkSignal
+from agentloop.values.jobs import WorkerNote
 
 
 def open_signal(database: ClusterDatabase) -> WorkSignal:

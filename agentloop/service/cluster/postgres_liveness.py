@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 from attrs import evolve
 
-from agentloop.service.cluster.worker_locks import WORK_CHANNEL, WorkerLocks, WorkerNote, WorkSignal
+from agentloop.service.cluster.worker_locks import WORK_CHANNEL, WorkerLocks, WorkSignal
+from agentloop.values.jobs import WorkerNote
 
 _CREATE = """
 SELECT pg_advisory_xact_lock(hashtextextended('agentloop_cluster', 0));

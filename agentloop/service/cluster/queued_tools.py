@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_queue import CanQueue
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import (
     AgentLoopError,
@@ -29,9 +30,9 @@ from agentloop.executors.remote import FoundResult, RemoteToolExecutor
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult, run_remote_call
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.dependencies import make_dependencies
-from agentloop.service.cluster.database import ClusterDatabase
-from agentloop.service.cluster.engine import Engine
-from agentloop.service.cluster.jobs import Job, JobKind, JobState, JobStatus, LastAttempts, RunningJob
+from agentloop.service.cluster.jobs import LastAttempts
+from agentloop.service.cluster.opening import make_queues
+from agentloop.values.jobs import Job, JobKind, JobState, JobStatus, RunningJob
 from agentloop.values.json import thaw
 from agentloop.values.records import CannotTell, DidNotHappen, Happened
 from agentloop.values.run_requests import read_request
@@ -66,6 +67,7 @@ class QueuedToolExecutor(RemoteToolExecutor):
         db: the path of a SQLite file, or a `postgresql://` URL, which can hold a password and is not in the repr.
         agent: the name by which the workers know the agent whose tools run.
         version: the version of the program whose workers take the calls.
+        queues: queues of another engine, open, in place of those of the database.
         queue: the name of the queue.
         priority: of two waiting calls, the one with the higher priority starts first.
         patience: how long the database may be unreachable before a call fails or is in doubt, in seconds.
@@ -74,6 +76,7 @@ class QueuedToolExecutor(RemoteToolExecutor):
     db: str = field(default="", kw_only=True, repr=False, converter=os.fspath)
     agent: str = field(default="", kw_only=True)
     version: str = field(default="", kw_only=True)
+    queues: CanQueue | None = field(default=None, kw_only=True, repr=False)
     queue: str = field(default="default", kw_only=True)
     priority: int = field(default=0, kw_only=True)
     patience: float = field(default=30.0, kw_only=True, validator=ge(0))
@@ -117,14 +120,14 @@ class QueuedToolExecutor(RemoteToolExecutor):
                 return _result_of(status)
             generation += 1
 
-    async def _has_earlier_attempt(self, engine: Engine, call: RemoteCall) -> bool:
+    async def _has_earlier_attempt(self, engine: CanQueue, call: RemoteCall) -> bool:
         """Return whether the job of the attempt before this one is in the queue."""
         if call.attempt <= 1:
             return False
         earlier = self._job(evolve(call, attempt=call.attempt - 1), 0)
         return await self._patiently(partial(engine.find, earlier.id)) is not None
 
-    async def _wait(self, engine: Engine, job_id: str) -> JobStatus:
+    async def _wait(self, engine: CanQueue, job_id: str) -> JobStatus:
         try:
             return await self._patiently(partial(engine.wait, job_id))
         except asyncio.CancelledError:
@@ -167,7 +170,9 @@ class QueuedToolExecutor(RemoteToolExecutor):
             raise ToolUnavailable("calls are queued only for an execution: run the executor by an AgentLoop")
         return self._scope
 
-    async def _engine(self) -> Engine:
+    async def _engine(self) -> CanQueue:
+        if self.queues is not None:
+            return self.queues
         location = self.db or os.environ.get(DATABASE_VARIABLE, "")
         if not location:
             raise ConfigurationError(
@@ -178,29 +183,30 @@ class QueuedToolExecutor(RemoteToolExecutor):
         connection: _Connection = self._bound_scope.shared_resources.open(
             key, lambda: _Connection(location), _Connection.aclose
         )
-        return await connection.engine()
+        return await connection.queues()
 
 
 class _Connection:
-    """The engine of the executions of one loop, opened by the first call."""
+    """The queues of the executions of one loop, opened by the first call."""
 
     def __init__(self, location: str) -> None:
-        self._engine = Engine(ClusterDatabase.parse(location))
-        self._opening: asyncio.Task[Engine] | None = None
+        self._queues = make_queues(location)
+        self._opening: asyncio.Task[None] | None = None
 
-    async def engine(self) -> Engine:
-        """Return the open engine."""
+    async def queues(self) -> CanQueue:
+        """Return the open queues."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
-            self._opening = asyncio.create_task(self._engine.__aenter__())
+            self._opening = asyncio.create_task(self._queues.open())
         # Several calls wait for it, of which one may be cancelled.
-        return await asyncio.shield(self._opening)
+        await asyncio.shield(self._opening)
+        return self._queues
 
     async def aclose(self) -> None:
-        """Close the engine."""
+        """Close the queues."""
         if self._opening is not None:
             with suppress(Exception):
                 await self._opening
-        await self._engine.aclose()
+        await self._queues.aclose()
 
 
 def _never_ran(status: JobStatus) -> bool:
@@ -221,7 +227,9 @@ def _result_of(status: JobStatus) -> RemoteResult:
     return RemoteResult(status=ToolStatus.FAILED, error=status.error)
 
 
-def bind_queue(loop: AgentLoop[Any], db: str, agent: str, version: str) -> AgentLoop[Any]:
+def bind_queue(
+    loop: AgentLoop[Any], db: str, agent: str, version: str, queues: CanQueue | None = None
+) -> AgentLoop[Any]:
     """Return a loop whose queued calls go to the workers that run it too; settings of its own stay.
 
     Args:
@@ -229,19 +237,24 @@ def bind_queue(loop: AgentLoop[Any], db: str, agent: str, version: str) -> Agent
         db: the database of the worker.
         agent: the name of the loop in the worker.
         version: the version of the worker.
+        queues: the queues of the worker; None for those of the database.
     """
-    bound = _bound_to(loop.executor, db, agent, version)
+    bound = _bound_to(loop.executor, evolve(_BLANK, db=db, agent=agent, version=version, queues=queues))
     return loop if bound is loop.executor else loop.replace(executor=bound)
 
 
-def _bound_to(executor: CanExecuteToolCalls, db: str, agent: str, version: str) -> CanExecuteToolCalls:
+def _bound_to(executor: CanExecuteToolCalls, worker: QueuedToolExecutor) -> CanExecuteToolCalls:
     """Return an executor whose queued calls go to a worker, also inside of wrappers."""
     if isinstance(executor, ForwardingExecutor):
-        inner = _bound_to(executor.inner, db, agent, version)
+        inner = _bound_to(executor.inner, worker)
         return executor if inner is executor.inner else evolve(executor, inner=inner)
-    if not isinstance(executor, QueuedToolExecutor) or executor.db:
+    if not isinstance(executor, QueuedToolExecutor) or executor.db or executor.queues is not None:
         return executor
-    return evolve(executor, db=db, agent=executor.agent or agent, version=executor.version or version)
+    agent, version = executor.agent or worker.agent, executor.version or worker.version
+    return evolve(executor, db=worker.db, queues=worker.queues, agent=agent, version=version)
+
+
+_BLANK = QueuedToolExecutor()
 
 
 # --- on the worker ------------------------------------------------------------------------------------------------------

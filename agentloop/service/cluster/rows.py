@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from agentloop.errors import NotJson, WorkDamaged
 from agentloop.service.cluster.dbos_binding import FORMAT, INTERNAL_QUEUE_NAME, MAX_DATA, db_retry, sqlalchemy
-from agentloop.service.cluster.jobs import JobKind, JobState, JobStatus
+from agentloop.values.jobs import Job, JobKind, JobState, JobStatus
 from agentloop.values.json import JsonValue, freeze, parse_json
 from agentloop.values.tool_calls import ErrorInfo
 
@@ -547,3 +547,26 @@ def scheduled_job(data: Any) -> Mapping[str, Any]:
             return dict(data)
         case _:
             raise WorkDamaged("the job of a schedule has another form")
+
+
+def job_of_schedule(fields: Mapping[str, Any], when: str) -> Job:
+    """Return the job of an execution that a schedule queues.
+
+    Args:
+        fields: the fields of the job, as `scheduled_job` returns them.
+        when: what tells this time from the others; the id of the job ends with it.
+    """
+    start = fields.get("id", _START)
+    return Job(
+        id=f"{start if isinstance(start, str) else _START}{when}",
+        kind=JobKind.EXECUTION,
+        agent=fields["agent"],
+        payload=fields["payload"],
+        queue=fields["queue"],
+        version=fields["version"],
+        priority=fields["priority"],
+    )
+
+
+_START: Final = "start:"
+"""The beginning of the ids of jobs, for schedules that do not name it."""

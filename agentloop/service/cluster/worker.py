@@ -6,14 +6,12 @@ import asyncio
 import logging
 import os
 import socket
-import threading
-import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
 
+from agentloop.contracts.can_queue import CanQueue, CanTakeJobs
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.durable.exits import secrets_of
 from agentloop.durable.journal import Journal
@@ -30,18 +28,15 @@ from agentloop.errors import (
 from agentloop.executors.forwarding import innermost_executor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.dependencies import with_dependencies
-from agentloop.service.cluster.database import ClusterDatabase
-from agentloop.service.cluster.dbos_binding import as_engine_errors
 from agentloop.service.cluster.deletions import DeletionSweep
-from agentloop.service.cluster.engine import Engine, EngineWorker
-from agentloop.service.cluster.executions import ExecutionJobs, Retention, StartRequest, execution_of_job, forget_calls
-from agentloop.service.cluster.jobs import Job, JobHandler, JobKind, LastAttempts, RunningJob
-from agentloop.service.cluster.liveness import open_locks, open_signal, refuse_second_worker
+from agentloop.service.cluster.executions import ExecutionJobs, Retention, execution_of_job, forget_calls
+from agentloop.service.cluster.jobs import JobHandler, JobRunner, LastAttempts
+from agentloop.service.cluster.opening import make_queues, place_of
 from agentloop.service.cluster.queued_tools import QueuedToolExecutor, bind_queue, run_tool_job
 from agentloop.service.cluster.sessions import keep_queueing, queue_turns
-from agentloop.service.cluster.worker_locks import WorkerLocks, WorkerNote
+from agentloop.values.jobs import JobKind, RunningJob, WorkerNote
 from agentloop.values.secrets import Secret
-from agentloop.values.time_and_ids import SystemClock
+from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 
 T = TypeVar("T")
 
@@ -49,12 +44,8 @@ logger: logging.Logger = logging.getLogger("agentloop.cluster")
 
 DEFAULT_AGENT = "default"
 """The name of the agent of a worker that has one agent without a name."""
-_WATCH_INTERVAL = 1.0
-"""How often a worker looks for workers that have died, in seconds."""
 _REACH_PAUSE = 0.25
 """The time between attempts of a worker that starts to reach its database, in seconds."""
-_GRACE = 5.0
-"""How long a worker that was cut off judges nobody, in seconds: its peers may not have connected again yet."""
 
 
 class Worker:
@@ -68,7 +59,9 @@ class Worker:
     Args:
         agents: an agent, or agents by name. A single agent has the name `default`. Each gets the journal of the database; an
             agent may have it already, or a `MemoryJournal`, which is replaced.
-        db: the path of a SQLite file, or a `postgresql://` URL.
+        db: the path of a SQLite file, or a `postgresql://` URL; not needed with `journal` and `queues`.
+        journal: the journal of the executions, which the worker closes; by default that of the database.
+        queues: the queues, which the worker opens and closes; by default those of the database.
         name: the name of the worker, unique among the live workers of the database; by default made of the host and the process.
         version: the version of the program. A worker takes work that was submitted for its version.
         executions: how many executions it runs at a time.
@@ -82,6 +75,8 @@ class Worker:
         objects: stores long strings of records outside of the database, as in `SqliteJournal`; each worker and cluster gets the same.
         dependencies: replaces the `dependencies` of the agents: a value, or a function that makes them for each run from a `RunRequest`.
         progress: called in the event loop with a short text whenever something begins or ends.
+        clock: the source of times.
+        ids: the source of the worker's name.
 
     Raises:
         InvalidParameter: there is no agent, or a number is out of range.
@@ -92,8 +87,10 @@ class Worker:
     def __init__(  # noqa: PLR0913  # keywords with defaults
         self,
         agents: AgentLoop | Mapping[str, AgentLoop],
-        db: str | os.PathLike[str],
+        db: str | os.PathLike[str] = "",
         *,
+        journal: Journal | None = None,
+        queues: CanQueue | None = None,
         name: str | None = None,
         version: str = "",
         executions: int = 8,
@@ -107,26 +104,22 @@ class Worker:
         objects: CanStoreObjects | None = None,
         dependencies: Any = None,
         progress: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
     ) -> None:
-        if (
-            executions < 1
-            or tools < 0
-            or max_recoveries < 1
-            or not lost_after > 0  # a comparison that NaN fails, too
-            or not drain_grace >= 0
-            or (retention or 0) < 0
-        ):
-            raise InvalidParameter(
-                "a worker has at least one slot for executions, and its other numbers are not negative"
-            )
-        self._database = ClusterDatabase.parse(db)
+        _check_numbers(executions, tools, max_recoveries, (lost_after, drain_grace, retention))
+        self._clock, ids = clock or SystemClock(), ids or RandomIds()
+        self._location, self._place = place_of(db, journal, queues)
+        self._journal = journal
+        self._has_own_queues = queues is not None
+        self._queues: CanQueue = queues or make_queues(self._location)
         self._agents = with_dependencies(_named(agents), dependencies, runs_all=tools > 0)
         self._journal_options = {
             "secrets": (*secrets, *secrets_of(*self._agents.values())),
             "secret_fields": tuple(secret_fields),
             "objects": objects,
         }
-        self.name: str = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self.name: str = name or f"{socket.gethostname()}-{os.getpid()}-{ids.new_id('worker')[-6:]}"
         self._version = version
         self._slots = {JobKind.EXECUTION: executions, JobKind.TOOL: tools}
         self._max_recoveries = max_recoveries
@@ -139,7 +132,7 @@ class Worker:
         self._lost = ""
 
     def __repr__(self) -> str:
-        return f"Worker({', '.join(self._agents)}; name={self.name!r}, db={str(self._database)!r})"
+        return f"Worker({', '.join(self._agents)}; name={self.name!r}, db={self._place!r})"
 
     async def run(self) -> None:
         """Work until `drain` is called, or the task is cancelled.
@@ -151,31 +144,20 @@ class Worker:
             DatabaseLost: the database could not be reached for too long, or another worker took the name meanwhile.
         """
         async with AsyncExitStack() as stack:
-            journal = open_journal(self._database.location, **self._journal_options)
+            journal = self._journal or open_journal(self._location, **self._journal_options)
             stack.push_async_callback(journal.aclose)
             # The journal says what is wrong with a file or a server; the engine would create its tables beside any file.
             await self._until_reached(partial(journal.list, limit=1))
-            engine = await stack.enter_async_context(await self._until_reached(self._open_engine))
-            # Locks belong to one thread at a time: this one starts before the watch and ends after it.
-            locks = open_locks(self._database)
-            has_missed_restart = await self._until_reached(partial(asyncio.to_thread, self._register, locks))
-            stack.push_async_callback(asyncio.to_thread, self._unregister, locks)
-            # A worker that is started again under its name continues what the process before it ran.
-            await engine.release_dead(self.name, counts=not has_missed_restart)
+            stack.push_async_callback(self._queues.aclose)
+            await self._until_reached(self._queues.open)
             agents = {name: self._bound(name, loop, journal) for name, loop in self._agents.items()}
             for loop in agents.values():
                 await stack.enter_async_context(loop)
-            await self._work(engine, locks, agents, journal)
+            place = await self._until_reached(lambda: self._queues.join(self._note(), lost_after=self._lost_after))
+            stack.push_async_callback(place.leave)
+            await self._work(place, agents, journal)
         if self._lost:
             raise DatabaseLost(self._lost)
-
-    async def _open_engine(self) -> Engine:
-        engine = Engine(self._database)
-        try:
-            return await engine.__aenter__()
-        except BaseException:
-            await engine.aclose()
-            raise
 
     async def _until_reached(self, action: Callable[[], Awaitable[T]]) -> T:
         """Carry out an action of the start, again while the database is away, for as long as a worker that runs would wait for it.
@@ -184,12 +166,12 @@ class Worker:
             JournalError: the journal is busy or full for too long.
             DatabaseUnavailable: the database is away for too long.
         """
-        deadline, has_told = time.monotonic() + self._lost_after, False
+        deadline, has_told = self._clock.monotonic() + self._lost_after, False
         while True:
             try:
                 return await action()
             except (JournalBusy, JournalFull, DatabaseUnavailable) as error:
-                if time.monotonic() >= deadline:
+                if self._clock.monotonic() >= deadline:
                     raise
                 if not has_told:
                     has_told = True
@@ -204,9 +186,6 @@ class Worker:
         """Take no more work, interrupt what runs so that other workers continue it at once, and let `run` return."""
         self._drained.set()
 
-    # --- the name and the lock ----------------------------------------------------------------------------------------
-
-    @property
     def _note(self) -> WorkerNote:
         return WorkerNote(
             name=self.name,
@@ -216,43 +195,18 @@ class Worker:
             tools=self._slots[JobKind.TOOL],
             host=socket.gethostname(),
             process=os.getpid(),
-            started=time.time(),
+            started=self._clock.now().timestamp(),
         )
 
-    def _register(self, locks: WorkerLocks) -> bool:
-        """Take the lock; return whether the server has restarted since a worker of this name wrote its note.
-
-        Raises:
-            ConfigurationError: a live worker has the name.
-            DatabaseUnavailable: the database is away; the lock is not taken.
-        """
-        try:
-            with as_engine_errors(self._database):
-                locks.connect()
-                if not locks.take(self.name):
-                    raise refuse_second_worker(self.name)  # noqa: TRY301  # the locks are closed as after any error
-                has_missed_restart = locks.has_missed_restart(self.name)
-                locks.write_note(self._note)
-                return has_missed_restart
-        except BaseException:
-            locks.close()
-            raise
-
-    def _unregister(self, locks: WorkerLocks) -> None:
-        with suppress(Exception):  # the database may be away, and the lock ends in any case
-            locks.erase_note(self.name)
-        locks.close()
-
     def _bound(self, name: str, loop: AgentLoop, journal: Journal) -> AgentLoop:
-        """Return an agent with the journal and the queue of the database."""
-        return bind_queue(loop.replace(journal=journal), self._database.location, name, self._version)
+        """Return an agent with the journal and the queues of the database."""
+        queues = self._queues if self._has_own_queues else None
+        return bind_queue(loop.replace(journal=journal), self._location, name, self._version, queues)
 
     # --- working ------------------------------------------------------------------------------------------------------
 
-    async def _work(
-        self, engine: Engine, locks: WorkerLocks, agents: Mapping[str, AgentLoop], journal: Journal
-    ) -> None:
-        executions = self._execution_jobs(engine, agents, journal)
+    async def _work(self, place: CanTakeJobs, agents: Mapping[str, AgentLoop], journal: Journal) -> None:
+        executions = self._execution_jobs(agents, journal)
 
         async def until_idle(job: RunningJob) -> None:
             if job.kind is JobKind.EXECUTION:
@@ -263,85 +217,73 @@ class Worker:
         async def run_execution(job: RunningJob) -> object:
             result = await executions.run(job)
             # Before the job ends: when this worker dies here, the job begins again.
-            await queue_turns(engine, journal, agents, self._version or None)
+            await queue_turns(self._queues, journal, agents, self._version or None)
             if isinstance(innermost_executor(agents[job.agent].executor), QueuedToolExecutor):
-                await self._forget_calls(engine, journal, execution_of_job(job.id))
+                await self._forget_calls(journal, execution_of_job(job.id))
             return result
 
-        signal = open_signal(self._database)
-        worker = EngineWorker(
-            self._database,
-            name=self.name,
-            version=self._version,
-            agents=agents,
-            slots=self._slots,
-            handlers={
-                JobKind.EXECUTION: self._reported(run_execution),
-                JobKind.TOOL: self._tool_handler(engine, agents),
-            },
-            signal=signal,
-        )
-        watch = Watch(locks, worker, self._note, lost_after=self._lost_after)
-        retention = asyncio.create_task(self._retain(engine, journal))
-        sessions = asyncio.create_task(keep_queueing(engine, journal, agents, self._version or None))
+        handlers = {JobKind.EXECUTION: self._reported(run_execution), JobKind.TOOL: self._tool_handler(agents)}
+        runner = JobRunner(place, handlers)
+        retention = asyncio.create_task(self._retain(journal))
+        sessions = asyncio.create_task(keep_queueing(self._queues, journal, agents, self._version or None))
         try:
-            worker.start(partial(self._fire, engine))
-            watch.start()
+            runner.start()
             self._started.set()
-            self._progress(f"worker {self.name} runs {', '.join(agents)} on {self._database}")
-            await self._until_drained_or_lost(watch)
+            self._progress(f"worker {self.name} runs {', '.join(agents)} on {self._place}")
+            await self._until_drained_or_lost(place, runner)
             if not self._lost:
                 self._progress("drains: what runs is interrupted when its tool calls have ended")
-                count = await worker.hand_over(engine.client, until_idle, grace=self._drain_grace)
+                count = await runner.hand_over(until_idle, grace=self._drain_grace)
                 self._progress(f"drained: {count} handed over to other workers" if count else "drained")
         finally:
             retention.cancel()
             sessions.cancel()
-            watch.stop()
-            await worker.close()
-            signal.close()
+            await runner.close()
 
-    def _execution_jobs(self, engine: Engine, agents: Mapping[str, AgentLoop], journal: Journal) -> ExecutionJobs:
+    def _execution_jobs(self, agents: Mapping[str, AgentLoop], journal: Journal) -> ExecutionJobs:
         return ExecutionJobs(
             agents,
             journal,
             max_recoveries=self._max_recoveries,
-            forget_deaths=engine.forget_deaths,
-            last_attempts=LastAttempts(partial(engine.spare, JobKind.EXECUTION)),
+            forget_deaths=self._queues.forget_deaths,
+            last_attempts=LastAttempts(partial(self._queues.spare, JobKind.EXECUTION)),
         )
 
-    def _tool_handler(self, engine: Engine, agents: Mapping[str, AgentLoop]) -> JobHandler:
+    def _tool_handler(self, agents: Mapping[str, AgentLoop]) -> JobHandler:
         # Not the turns of executions, which may wait for a call that is on its last attempt, too.
-        last_attempts = LastAttempts(partial(engine.spare, JobKind.TOOL))
+        last_attempts = LastAttempts(partial(self._queues.spare, JobKind.TOOL))
 
         async def run_tool(job: RunningJob) -> object:
             return await run_tool_job(agents[job.agent], job, last_attempts)
 
         return run_tool
 
-    async def _forget_calls(self, engine: Engine, journal: Journal, execution_id: str) -> None:
+    async def _forget_calls(self, journal: Journal, execution_id: str) -> None:
         try:
-            await forget_calls(engine, journal, execution_id)
+            await forget_calls(self._queues, journal, execution_id)
         except Exception as error:  # noqa: BLE001  # they are deleted after the retention, and the execution must not fail
             logger.warning("queued calls of execution %s are not deleted yet: %s", execution_id, type(error).__name__)
 
-    async def _retain(self, engine: Engine, journal: Journal) -> None:
-        sweep = DeletionSweep(engine, journal)
+    async def _retain(self, journal: Journal) -> None:
+        sweep = DeletionSweep(self._queues, journal)
         if self._retention is None:
             await sweep.run()
         else:
-            await asyncio.gather(sweep.run(), Retention(engine, journal, SystemClock(), self._retention).run())
+            await asyncio.gather(sweep.run(), Retention(self._queues, journal, self._clock, self._retention).run())
 
-    async def _until_drained_or_lost(self, watch: Watch) -> None:
-        while not self._drained.is_set():
-            if reason := watch.lost_reason():
-                self._lost = reason
-                logger.error("worker %s gives up: %s", self.name, reason)
-                return
-            # `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with the event.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_WATCH_INTERVAL):
-                    await self._drained.wait()
+    async def _until_drained_or_lost(self, place: CanTakeJobs, runner: JobRunner) -> None:
+        lost, drained = asyncio.create_task(place.lost()), asyncio.create_task(self._drained.wait())
+        failed = asyncio.create_task(runner.failed())
+        try:
+            await asyncio.wait((lost, drained, failed), return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                failed.result()
+            if lost.done() and not drained.done():
+                self._lost = lost.result()
+                logger.error("worker %s gives up: %s", self.name, self._lost)
+        finally:
+            for task in (lost, drained, failed):
+                task.cancel()
 
     def _reported(self, handler: JobHandler) -> JobHandler:
         async def run(job: RunningJob) -> object:
@@ -362,22 +304,6 @@ class Worker:
 
         return run
 
-    async def _fire(self, engine: Engine, job_id: str, scheduled: Mapping[str, Any]) -> None:
-        """Queue the execution of a schedule whose time has come."""
-        request = StartRequest(job_id, "")
-        payload = {**scheduled["payload"], "execution_id": job_id}
-        await engine.enqueue(
-            Job(
-                id=request.job_id,
-                kind=JobKind.EXECUTION,
-                agent=scheduled["agent"],
-                payload=payload,
-                queue=scheduled["queue"],
-                version=scheduled["version"],
-                priority=scheduled["priority"],
-            )
-        )
-
 
 def _named(agents: AgentLoop | Mapping[str, AgentLoop]) -> dict[str, AgentLoop]:
     named = {DEFAULT_AGENT: agents} if isinstance(agents, AgentLoop) else dict(agents)
@@ -397,72 +323,16 @@ def _named(agents: AgentLoop | Mapping[str, AgentLoop]) -> dict[str, AgentLoop]:
     return named
 
 
-class Watch:
-    """Checks, in a thread, that this worker holds its lock, and releases the work of workers that have died.
-
-    Args:
-        locks: the locks, of which this worker's is held.
-        worker: the worker's side of the engine.
-        note: what this worker tells about itself.
-        lost_after: how long the database may be unreachable, in seconds.
-    """
-
-    def __init__(self, locks: WorkerLocks, worker: EngineWorker, note: WorkerNote, *, lost_after: float) -> None:
-        self._locks = locks
-        self._worker = worker
-        self._note = note
-        self._lost_after = lost_after
-        self._contact = time.monotonic()
-        self._quiet_until = 0.0
-        self._reason = ""
-        self._is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="agentloop worker watch", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, unless the database keeps it waiting."""
-        self._is_ending.set()
-        if self._thread.ident is not None:  # it was not started if the engine could not start
-            self._thread.join(_WATCH_INTERVAL)
-
-    def lost_reason(self) -> str:
-        """Return why the worker must not go on; empty while it may."""
-        away = time.monotonic() - self._contact
-        if away > self._lost_after:
-            return f"the database could not be reached for {away:.0f} seconds"
-        return self._reason
-
-    def _run(self) -> None:
-        while not self._is_ending.wait(_WATCH_INTERVAL):
-            try:
-                self._check()
-                self._contact = time.monotonic()
-            except Exception as error:  # noqa: BLE001  # whatever it is, the worker goes on until it has lasted too long
-                logger.warning("worker %s cannot reach its database: %s", self._note.name, type(error).__name__)
-
-    def _check(self) -> None:
-        if self._locks.connect():
-            if not self._locks.take(self._note.name):
-                self._reason = "another worker took its name while the database was unreachable"
-                return
-            self._locks.write_note(self._note)
-            self._quiet_until = time.monotonic() + _GRACE
-        if time.monotonic() >= self._quiet_until:
-            self._take_over()
-            newest = max(self._locks.live_notes(), key=lambda note: note.started, default=self._note)
-            if newest.name == self._note.name:
-                self._worker.lead_versions()
-
-    def _take_over(self) -> None:
-        for name in self._worker.owners():
-            if name == self._note.name or not self._locks.take(name):
-                continue
-            try:
-                count = self._worker.release_dead(name, counts=not self._locks.has_missed_restart(name))
-                logger.warning("worker %s has died; %d of its jobs are taken over", name, count)
-                self._locks.erase_note(name)
-            finally:
-                self._locks.drop(name)
+def _check_numbers(
+    executions: int, tools: int, max_recoveries: int, seconds: tuple[float, float, float | None]
+) -> None:
+    lost_after, drain_grace, retention = seconds
+    if (
+        executions < 1
+        or tools < 0
+        or max_recoveries < 1
+        or not lost_after > 0  # a comparison that NaN fails, too
+        or not drain_grace >= 0
+        or (retention or 0) < 0
+    ):
+        raise InvalidParameter("a worker has at least one slot for executions, and its other numbers are not negative")

@@ -1,86 +1,15 @@
-"""Contracts of what tells which workers live, and the note that each writes about itself."""
+"""Contracts of what tells which workers live."""
 
 from __future__ import annotations
 
-import json
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from attrs import field, frozen
-
-from agentloop.values.json import parse_json
-from agentloop.values.value import Value
-
-logger: logging.Logger = logging.getLogger("agentloop.cluster")
+from agentloop.values.jobs import WorkerNote
 
 WORK_CHANNEL: Final = "agentloop_work"
 """The channel on which PostgreSQL announces a change of the queues."""
-
-
-@frozen(eq=False, repr=False, kw_only=True)
-class WorkerNote(Value):
-    """What a worker tells about itself.
-
-    Attributes:
-        name: its name, which no other live worker of the database has.
-        version: the version of the program that it runs.
-        agents: the names of the agents that it runs.
-        executions: how many executions it runs at a time.
-        tools: how many queued tool calls it runs at a time.
-        host: the machine.
-        process: the id of its process.
-        started: when it started, in seconds since 1970.
-        server: which start of the database's server it has seen, as that server names it; empty without a server.
-    """
-
-    name: str
-    version: str = ""
-    agents: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
-    executions: int = 0
-    tools: int = 0
-    host: str = ""
-    process: int = 0
-    started: float = 0.0
-    server: str = ""
-
-    def to_text(self) -> str:
-        """Return the note as a JSON object."""
-        names = ("name", "version", "agents", "executions", "tools", "host", "process", "started", "server")
-        return json.dumps({name: getattr(self, name) for name in names})
-
-    @classmethod
-    def from_text(cls, text: str) -> WorkerNote | None:
-        """Return the note that `to_text` wrote; None for a text that it did not write."""
-        try:
-            match parse_json(text):
-                case {
-                    "name": str(name),
-                    "version": str(version),
-                    "agents": list(agents),
-                    "executions": int(executions),
-                    "tools": int(tools),
-                    "host": str(host),
-                    "process": int(process),
-                    "started": int() | float() as started,
-                    "server": str(server),
-                } if all(isinstance(agent, str) for agent in agents):
-                    return cls(
-                        name=name,
-                        version=version,
-                        agents=tuple(agents),
-                        executions=executions,
-                        tools=tools,
-                        host=host,
-                        process=process,
-                        started=started,
-                        server=server,
-                    )
-        except ValueError:  # no JSON
-            pass
-        logger.debug("the note of a worker cannot be read: %.100r", text)
-        return None
 
 
 class WorkerLocks(ABC):

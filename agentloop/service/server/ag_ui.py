@@ -322,7 +322,7 @@ async def start_run(
     is_same = head is not None and head.execution_id == run.execution_id
     if head is not None and not head.status.is_terminal and not is_same:
         raise RequestRefused(409, "not_ended", f"the last run of the thread has not ended: it is {head.status.value}")
-    state = None if head is None or is_same else await state_at(journal, head.execution_id)
+    state = None if head is None or is_same else await state_at(journal, head.execution_id, agent_id=agent_id)
     agent = _only_agent(operations)
     message = operations.labeled(principal, agent, _last_message(messages))
     request = {"thread": thread_id, "input": message.text}

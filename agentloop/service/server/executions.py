@@ -194,6 +194,8 @@ class LocalExecutions(CanRunExecutions):
         loops = with_dependencies(name_agents(agents), dependencies)
         self._journal = journal or _common_journal(loops)
         self._agents = {name: loop.replace(journal=self._journal) for name, loop in loops.items()}
+        first = next(iter(self._agents.values()))
+        self._clock, self._ids = first.clock, first.ids
         self._runs: dict[str, asyncio.Task[object]] = {}
         self._tokens: dict[str, CancellationToken] = {}
         # The interrupted executions of other programs, by their cursors, which an id that is used again does not share.
@@ -317,11 +319,19 @@ class LocalExecutions(CanRunExecutions):
     async def send(self, agent: str, execution_id: str, message: Message, principal: str) -> None:
         """Send a user message to an execution, whichever process runs it; one that is suspended takes it when it continues."""
         if await post_to_waiting(
-            self._journal, execution_id, CommandKind.MESSAGE, message=message, principal=principal
+            self._journal,
+            execution_id,
+            CommandKind.MESSAGE,
+            message=message,
+            principal=principal,
+            clock=self._clock,
+            ids=self._ids,
         ):
             return
         if self._listener is not None:
-            await send_message(self._journal, execution_id, message, principal=principal)
+            await send_message(
+                self._journal, execution_id, message, principal=principal, clock=self._clock, ids=self._ids
+            )
         elif execution_id in self._runs:
             self._agents[agent].inbox(execution_id).send(message)
         else:
@@ -333,9 +343,17 @@ class LocalExecutions(CanRunExecutions):
         if token is not None:
             token.cancel(reason, principal=principal)
         elif not await post_to_waiting(
-            self._journal, execution_id, CommandKind.STOP, reason=reason, principal=principal
+            self._journal,
+            execution_id,
+            CommandKind.STOP,
+            reason=reason,
+            principal=principal,
+            clock=self._clock,
+            ids=self._ids,
         ):
-            await request_stop(self._journal, execution_id, reason, principal=principal)
+            await request_stop(
+                self._journal, execution_id, reason, principal=principal, clock=self._clock, ids=self._ids
+            )
 
     async def run_fork(self, agent: str, execution_id: str) -> None:
         """Run an execution that was forked."""

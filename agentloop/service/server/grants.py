@@ -9,7 +9,6 @@ from agentloop.service.server.access import Principal, RequestRefused, Scope
 from agentloop.service.server.operations import Operations
 from agentloop.service.server.record_events import JsonDict
 from agentloop.values.grants import GrantState, describe_grant
-from agentloop.values.time_and_ids import SystemClock
 
 
 async def list_grants(operations: Operations, principal: Principal) -> JsonDict:
@@ -19,7 +18,7 @@ async def list_grants(operations: Operations, principal: Principal) -> JsonDict:
         RequestRefused: the principal may not read.
     """
     principal.require(Scope.READ)
-    now = SystemClock().now()
+    now = operations.clock.now()
     states = await _keeper(operations).grants()
     return {"grants": [describe_grant(state, now) for state in states if _may_see(principal, state)]}
 
@@ -31,7 +30,7 @@ async def revoke_grant(operations: Operations, principal: Principal, grant_id: s
         RequestRefused: the principal may not decide, or there is no such grant that it may see.
     """
     principal.require(Scope.DECIDE)
-    keeper, now = _keeper(operations), SystemClock().now()
+    keeper, now = _keeper(operations), operations.clock.now()
     known = {state.id for state in await keeper.grants() if _may_see(principal, state)}
     state = None
     if grant_id in known:

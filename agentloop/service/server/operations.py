@@ -35,6 +35,7 @@ from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.system_prompts import initial_prompt
+from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.value import above, at_least
 
 
@@ -110,6 +111,11 @@ class Operations:
         self.exit: Exit = Exit.of(executions.journal, executions.agents.values())
         self.feeds: Feeds = Feeds(executions.journal, executions.unrecorded_state, self.exit.mask_pieces)
         self.closing: asyncio.Event = asyncio.Event()
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the loops; that of this machine where there are none."""
+        return next((loop.clock for loop in self.executions.agents.values()), SystemClock())
 
     # --- starting -----------------------------------------------------------------------------------------------
 
@@ -456,7 +462,7 @@ class Operations:
             raise RequestRefused(422, "invalid_effects", f"`effects` is one of {', '.join(ForkPolicy)}")
         if caller_of(execution_id):
             raise RequestRefused(409, "sub_agent", "it is of a sub-agent; fork the execution that it serves")
-        fork_id = await fork(self.executions.journal, execution_id, step, effects=effects)
+        fork_id = await fork(self.executions.journal, execution_id, step, effects=effects, clock=self.clock)
         state = await state_at(self.executions.journal, fork_id)
         if state.status is ExecutionStatus.IN_PROGRESS and self.executions.agents:
             await self.executions.run_fork(self._agent_of(state), fork_id)

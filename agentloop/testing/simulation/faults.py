@@ -42,7 +42,6 @@ class SimulatedFault(StrEnum):
 
 ALL_FAULTS: tuple[SimulatedFault, ...] = tuple(SimulatedFault)
 _SECONDS = (0.1, 1.0, 5.0, 40.0)
-_GAP = 60
 
 
 @frozen
@@ -79,18 +78,21 @@ class PlannedFault:
             ) from error
 
 
-def plan_faults(seed: int, *, kinds: Sequence[SimulatedFault] = ALL_FAULTS, most: int = 6) -> tuple[PlannedFault, ...]:
+def plan_faults(
+    seed: int, *, kinds: Sequence[SimulatedFault] = ALL_FAULTS, most: int = 6, gap: int = 60
+) -> tuple[PlannedFault, ...]:
     """Return the faults that a seed stands for; some seeds have none.
 
     Args:
         seed: the seed.
         kinds: what may go wrong.
         most: the maximum number of faults.
+        gap: the maximum number of steps between two of them.
     """
     random = Random(f"faults of {seed}")  # noqa: S311  # not for secrets
     at, faults = 0, list[PlannedFault]()
     for _ in range(random.randint(0, most) if kinds else 0):
-        at += random.randint(1, _GAP)
+        at += random.randint(1, gap)
         kind, seconds = random.choice(kinds), random.choice(_SECONDS)
         if kind is SimulatedFault.CLOCK:
             seconds *= random.choice((-1, 1))

@@ -80,7 +80,7 @@ def simulate(
     if storage not in STORAGES:
         raise ConfigurationError(f"the storage is memory or sqlite, not {storage!r}")
     if plan is None:
-        plan = plan_faults(seed, kinds=ALL_FAULTS if storage == "memory" else _LOCAL_FAULTS)
+        plan = plan_faults(seed, kinds=ALL_FAULTS if storage == "memory" else _LOCAL_FAULTS, gap=kind.fault_gap)
     with dropping_quietly():
         return _simulate(seed, kind, storage, plan)
 
@@ -159,7 +159,11 @@ def _problems(
     outcomes, ledger = _outcomes(histories), world.ledger
     for key, count in ledger.effects.items():
         if any(key.startswith(f"{execution_id}/") for execution_id in histories):  # its execution was not deleted
-            yield from _problems_of_effect(key, count, starts[key], ledger.names[key])
+            yield from (
+                []
+                if ledger.names[key] in running.repeatable
+                else _problems_of_effect(key, count, starts[key], ledger.names[key])
+            )
             yield from [] if ledger.names[key] in PURE else _untold(key, outcomes)
     for history in histories.values():
         for key, name in history.names.items():

@@ -50,8 +50,12 @@ class SimulatedScenario(ABC):
 
     machines: int = 2
     """How many machines look for work."""
+    fault_gap: int = 60
+    """The maximum number of steps between two faults."""
     unrepeatable: frozenset[str] = frozenset({"pay", "ask", "hurry", "print_label"})
     """The tools that are never repeated unasked: they have an effect, and nothing can tell whether they had it."""
+    repeatable: frozenset[str] = frozenset()
+    """The tools that may be run again where no record says so: those of calls in a queue that have no effect, or the same again."""
     has_ledger: bool = True
     """Whether its tools note their effects in the ledger."""
 
@@ -215,6 +219,26 @@ PURE = frozenset({"look"})
 _NAMES = ("pay", "pay", "note", "look", "book", "hurry", "print_label")
 
 
+# --- people -------------------------------------------------------------------------------------------------------------
+
+
+def decide_at_random(calls: Sequence[PendingCall], random: Random) -> dict[str, Decision]:
+    """Return decisions about some of the calls that wait, as a person makes them.
+
+    Args:
+        calls: the pending calls of a state.
+        random: makes the choices.
+    """
+    pending = [call for call in calls if not call.waits_for]
+    offered = [each for call in pending for each in (call.inner or (call,)) if not each.waits_for]
+    chosen = random.sample(offered, random.randint(1, len(offered))) if offered else []
+    return {call.key: _decision(call, random) for call in chosen}
+
+
+def _decision(call: PendingCall, random: Random) -> Decision:
+    return random.choice((approve(), approve(call.digest), deny("no"), answer("it is done"), edit({"text": "e"})))
+
+
 # --- executions -------------------------------------------------------------------------------------------------------
 
 
@@ -294,19 +318,13 @@ class RecoveryScenario(SimulatedScenario):
         """Decide about some of the calls that wait, as a person does."""
         records = verify_records(await worker.journal.read(execution_id), execution_id)
         state = fold_records(records, execution_id).state
-        pending = [] if state is None else [call for call in state.pending if not call.waits_for]
-        calls = [each for call in pending for each in (call.inner or (call,)) if not each.waits_for]
-        if not calls:
+        decisions = {} if state is None else decide_at_random(state.pending, self.random)
+        if not decisions:
             return
-        chosen = self.random.sample(calls, self.random.randint(1, len(calls)))
         try:
-            await loop.resume(execution_id, {call.key: self._decision(call) for call in chosen})
+            await loop.resume(execution_id, decisions)
         except DecisionError:
             return  # somebody else has decided
-
-    def _decision(self, call: PendingCall) -> Decision:
-        choices = (approve(), approve(call.digest), deny("no"), answer("it is done"), edit({"text": "e"}))
-        return self.random.choice(choices)
 
     async def is_done(self) -> bool:
         """Return whether all executions have ended."""

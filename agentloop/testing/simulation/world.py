@@ -33,6 +33,8 @@ _WORST_CANCELLATION = 120.0
 """After how many seconds a cancelled task counts as deaf."""
 _EXPIRIES = (0.1, 3.0, 20.0, 45.0)
 """After how many seconds the storage may give up the claims of a machine that it cannot reach."""
+_QUIET = frozenset({"journal.read", "queue.read", "queue.take", "queue.look"})
+"""The places whose requests are not in the log."""
 _ARMED = frozenset(
     {SimulatedFault.REFUSE, SimulatedFault.UNANSWERED, SimulatedFault.SLOW, SimulatedFault.MODEL, SimulatedFault.TOOL}
 )
@@ -96,7 +98,6 @@ class SimulatedWorld:
         self._plan = sorted(plan, key=lambda fault: fault.at, reverse=True)
         self._armed: list[PlannedFault] = []
         self._steps = 0
-        self._start: Callable[[SimulatedWorker], Coroutine[Any, Any, None]] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="agentloop-simulation-")) if storage == "sqlite" else None
         self._memory = MemoryJournal()
 
@@ -109,16 +110,14 @@ class SimulatedWorld:
             count: the number of machines.
             work: looks for work once, and does it.
         """
-        self._start = work
         for _ in range(count):
-            self._start_worker()
+            self._start_worker(work)
 
-    def _start_worker(self) -> None:
-        assert self._start is not None  # noqa: S101  # set above
+    def _start_worker(self, work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]]) -> None:
         worker = SimulatedWorker(self, f"m{len(self.workers) + 1}")
         self.workers.append(worker)
         self._by_machine[worker.machine] = worker
-        worker.machine.start(worker.run(self._start))
+        worker.machine.start(worker.run(work))
 
     def open_store(self) -> Journal:
         """Return the storage, as one more process opens it."""
@@ -167,7 +166,7 @@ class SimulatedWorld:
         if kind is SimulatedFault.CRASH:
             machine.crash()
             self.loop.call_outside(min(fault.seconds, 5.0), worker.bury)
-            self.loop.call_outside(fault.seconds, self._start_worker)
+            self.loop.call_outside(fault.seconds, lambda: self._start_worker(worker.work))
             if not self.is_remote:
                 worker.bury()
         elif kind is SimulatedFault.PAUSE:
@@ -234,7 +233,7 @@ class SimulatedWorker:
         journal: the storage as it sees it.
         claims: the claims that it has made.
         is_cut: whether it cannot reach the storage.
-        losses: the ids of executions whose claim it was told to have lost, each with the time.
+        work: what it does.
     """
 
     def __init__(self, world: SimulatedWorld, name: str) -> None:
@@ -245,6 +244,8 @@ class SimulatedWorker:
         self.ids: SeededIds = SeededIds(Random(f"ids of {name} in {world.seed}"))  # noqa: S311  # not for secrets
         self.claims: list[MachineClaim] = []
         self.is_cut: bool = False
+        self.work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]] = _rest
+        self._places: list[Callable[[], None]] = []
         self._store = world.open_store()
         self.journal: MachineJournal = MachineJournal(self._store, self)
         self._job: asyncio.Task[None] | None = None
@@ -254,7 +255,7 @@ class SimulatedWorker:
 
     async def run(self, work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]]) -> None:
         """Look for work again and again."""
-        world = self.world
+        world, self.work = self.world, work
         while True:
             await asyncio.sleep(world.random.choice((0.0, 0.2, 1.5)))
             self._job = asyncio.create_task(work(self))
@@ -293,6 +294,9 @@ class SimulatedWorker:
             run_now(claim.storage_claim.release())
             if tells:
                 claim.lose("the storage could not reach this machine")
+        places, self._places = self._places, []
+        for end in () if self.world.is_over else places:
+            end()
 
     def bury(self) -> None:
         """Give up what the operating system holds for the process when it has died."""
@@ -320,6 +324,14 @@ class SimulatedWorker:
         """Let the storage end a claim after some time, since its release has not arrived."""
         world = self.world
         world.loop.call_outside(world.random.choice(_EXPIRIES), lambda: run_now(claim.release()))
+
+    def took_place(self, bury: Callable[[], None]) -> None:
+        """Note how the server of the queues ends a place of this worker."""
+        self._places.append(bury)
+
+    def end_place(self, bury: Callable[[], None]) -> None:
+        """Let the server of the queues end a place after some time, since its end has not arrived."""
+        self.world.loop.call_outside(self.world.random.choice(_EXPIRIES), bury)
 
     def deleted(self, execution_id: str, left: Sequence[str]) -> None:
         """Note that an execution is deleted now, and which executions below it are left."""
@@ -361,7 +373,7 @@ class SimulatedWorker:
                 result = world.loop.run_outside(lambda: run_now(call()))
             else:
                 result = await call()
-            if place != "journal.read":
+            if place not in _QUIET:
                 world.note(f"{self.machine.name} {place}")
             if world.is_remote:
                 await asyncio.sleep(world.random.choice((0.0, 0.0, 0.001, 0.02)))
@@ -400,3 +412,7 @@ class SimulatedWorker:
         """
         if self.world.take(SimulatedFault.TOOL, f"tool.{name}") is not None:
             raise RuntimeError("the tool has failed")
+
+
+async def _rest(_: SimulatedWorker) -> None:
+    """Do nothing, until there is work."""

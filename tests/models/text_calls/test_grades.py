@@ -113,6 +113,26 @@ MENTIONS = {
 }
 
 
+AFTER_QUOTATIONS = {
+    "a block quote": "> They ask for it.\n\n{}",
+    "a quotation": "They said “book it”. So I do: {}",
+    "a quotation mark that is open in another paragraph": "They call it “the table.\n\nSo I do this:\n{}",
+    "a quotation mark that is open on another line": 'They wrote "book it\nNow {}',
+    "an apostrophe": "It's time, so I don't wait: {}",
+    "code": "I use `book_table` for that: {}",
+    "a code mark that is open in another paragraph": "It has a ` in it.\n\nSo:\n{}",
+    "an element": "<code>x</code> is done. Now {}",
+    "a comment in HTML": "<!-- note -->\nNow {}",
+    "a fence": "```\nls\n```\nNow {}",
+    "words before its own fence": "I do this:\n```\n{}\n```",
+    "words before a fence on one line": "I do this now:\n\n```{}```",
+    "a table": "| a | b |\n|---|---|\n| 1 | 2 |\n\nNow {}",
+    "a heading": "# Plan\nNow {}",
+    "a line of a log": "2024-03-01 09:14:02 INFO x\nNow {}",
+}
+"""Texts that quote something else, and whose call is meant."""
+
+
 @pytest.mark.parametrize("notation", NOTATIONS)
 @pytest.mark.parametrize("text", ["{}", "\n{}\n\n", "<think>I should.</think>\n{}", "{}\n{}"])
 def test_calls_that_are_the_whole_text_are_plain(notation: str, text: str) -> None:
@@ -169,6 +189,14 @@ def test_quotations_are_graded_as_quoted(notation: str, quotation: str) -> None:
     result = read_calls(text, TOOLS)
     assert set(result.grades) <= {CallGrade.QUOTED}
     assert result.quoting_text == text
+
+
+@pytest.mark.parametrize("notation", ONE_LINE)
+@pytest.mark.parametrize("quotation", AFTER_QUOTATIONS)
+def test_a_quotation_ends_before_the_call_behind_it(notation: str, quotation: str) -> None:
+    """A call in prose is not taken for quoted because something else in the text is."""
+    text = AFTER_QUOTATIONS[quotation].replace("{}", ONE_LINE[notation])
+    assert set(read_calls(text, TOOLS).grades) == {CallGrade.EMBEDDED}
 
 
 @pytest.mark.parametrize("damaged", ["book_table(place, guests)", '{"name": "book_table", "arguments": {...}}'])

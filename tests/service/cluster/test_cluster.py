@@ -28,8 +28,8 @@ from agentloop.service.cluster import Cluster, ClusterDatabase, Worker
 from agentloop.service.cluster.deletions import DeletionSweep
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import ResumeRequest, forget_execution, resume_prefix
-from agentloop.service.cluster.jobs import Job, JobKind, JobState
 from agentloop.values import Decision, ExecutionStatus, Message, approve, deny
+from agentloop.values.jobs import Job, JobKind, JobState
 from agentloop.values.secrets import Secret
 from tests.limits import LONGEST
 from tests.postgres import run_sql

@@ -17,9 +17,8 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.errors import AgentLoopError, ClusterError, InvalidParameter, WorkFailed
 from agentloop.service.cluster import Cluster, ClusterDatabase, QueuedToolExecutor, Worker
 from agentloop.service.cluster.engine import Engine
-from agentloop.service.cluster.jobs import JobKind
 from agentloop.service.cluster.liveness import open_locks, read_live_notes
-from agentloop.service.cluster.worker_locks import WorkerNote
+from agentloop.values.jobs import JobKind, WorkerNote
 from tests.limits import LONGEST
 from tests.postgres import run_sql
 from tests.service.cluster import agents, hostile

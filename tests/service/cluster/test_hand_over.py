@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from agentloop.service.cluster import Cluster, worker
+from agentloop.service.cluster import Cluster, engine_worker
 from agentloop.values import ExecutionStatus, Message
 from agentloop.values.records import RecordKind
 from tests.service.cluster import agents
@@ -16,7 +16,7 @@ from tests.service.cluster.workers import AGENT, MAINLY_POSTGRES, MAINLY_SQLITE,
 
 def test_a_worker_looks_for_dead_ones_each_second() -> None:
     """So it takes over within five seconds, which no test measures: a busy machine takes longer for everything."""
-    assert worker._WATCH_INTERVAL <= 1
+    assert engine_worker._WATCH_INTERVAL <= 1
 
 
 @MAINLY_POSTGRES

@@ -12,7 +12,7 @@ import pytest
 
 from agentloop.errors import ClusterError, ConfigurationError
 from agentloop.service.cluster import ClusterDatabase, Worker, dbos_binding
-from agentloop.service.cluster.engine import EngineWorker
+from agentloop.service.cluster.engine_worker import EngineWorker
 from tests.limits import LONGEST
 from tests.service.cluster import agents
 from tests.service.cluster.workers import AGENT
@@ -22,8 +22,9 @@ _BLOCKED = """
 import sys
 sys.modules["{package}"] = None
 from agentloop.errors import ConfigurationError
+from agentloop.service.cluster import Cluster
 try:
-    from agentloop.service.cluster import Cluster
+    Cluster("agentloop.db")
 except ConfigurationError as error:
     print(error)
 """

@@ -21,11 +21,10 @@ from agentloop.service.cluster import Cluster, Worker
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import ExecutionJobs
-from agentloop.service.cluster.jobs import Job, JobKind, RunningJob
 from agentloop.service.cluster.postgres_liveness import PostgresLocks
 from agentloop.service.cluster.rows import DEATHS
-from agentloop.service.cluster.worker_locks import WorkerNote
 from agentloop.values import ExecutionStatus
+from agentloop.values.jobs import Job, JobKind, RunningJob, WorkerNote
 from tests.limits import LONGEST
 from tests.postgres import PostgresServer, TcpProxy
 from tests.service.cluster import agents

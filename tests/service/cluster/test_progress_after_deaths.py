@@ -9,9 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
-from agentloop.service.cluster.executions import ProgressWatch
-from agentloop.testing import CrashableJournal
-from agentloop.values import RecordKind
+from agentloop.durable import MemoryJournal
+from agentloop.errors import JournalError, TooManyRecoveries
+from agentloop.service.cluster.executions import ExecutionJobs, ProgressWatch, StartRequest
+from agentloop.service.cluster.jobs import LastAttempts
+from agentloop.testing import CrashableJournal, run_in_virtual_time
+from agentloop.values import ExecutionHead, RecordKind
+from agentloop.values.jobs import JobKind, RunningJob
+from agentloop.values.json import freeze
 
 SECONDS = 10.0
 """How long a test waits for what has to happen at once."""
@@ -69,3 +74,41 @@ async def test_a_response_or_the_end_of_a_call_is_progress_and_what_is_reused_is
     async with driven(await journal.after_crash(len(kinds)), is_nested=is_nested) as (progress, waiting):
         assert not await progress.is_made()
         assert not waiting.done()
+
+
+class Away(MemoryJournal):
+    """Cannot be reached at the first look."""
+
+    is_away = True
+
+    async def head(self, execution_id: str) -> ExecutionHead | None:
+        if self.is_away:
+            self.is_away = False
+            raise JournalError("the connection is lost")
+        return await super().head(execution_id)
+
+
+def test_a_job_does_not_fail_because_the_journal_is_away_at_its_first_look() -> None:
+    """Whatever a job reads first, it waits for the journal: a failed job would leave its execution to nobody."""
+    journal = Away()
+
+    async def nothing(*_: object) -> None:
+        """Note nothing."""
+
+    async def run() -> object:
+        jobs = ExecutionJobs(
+            {"shop": AgentLoop.for_model(ScriptedInference("never asked")).replace(journal=journal)},
+            journal,
+            max_recoveries=1,
+            forget_deaths=nothing,
+            last_attempts=LastAttempts(nothing),
+        )
+        request = StartRequest("order", "Buy a lamp.")
+        payload = freeze(request.to_payload())
+        return await jobs.run(
+            RunningJob(id=request.job_id, kind=JobKind.EXECUTION, agent="shop", payload=payload, attempt=3, deaths=2)
+        )
+
+    with pytest.raises(TooManyRecoveries):  # nothing of it is recorded
+        run_in_virtual_time(run())
+    assert not journal.is_away

@@ -26,8 +26,8 @@ from agentloop.service.cluster import Cluster as ClusterClient
 from agentloop.service.cluster import ClusterDatabase, QueuedToolExecutor
 from agentloop.service.cluster.engine import Engine
 from agentloop.service.cluster.executions import Retention, executions_of_call, forget_calls, start_job_id
-from agentloop.service.cluster.jobs import Job, JobKind
 from agentloop.values import SystemClock, ToolExecution, ToolStatus
+from agentloop.values.jobs import Job, JobKind
 from agentloop.values.records import (
     CannotTell,
     DidNotHappen,

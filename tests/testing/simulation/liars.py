@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -15,14 +15,28 @@ from agentloop.durable.fork_effects import ForkEffects
 from agentloop.durable.held_claims import HeldClaims
 from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.durable.sessions import SessionQueue
+from agentloop.errors import DatabaseUnavailable
 from agentloop.executors.call_layers import OPEN, CallOutcome
 from agentloop.executors.journaled_call import JournaledCall
-from agentloop.testing.simulation.scenarios import RecoveryScenario, WorkerTools
+from agentloop.interception.cancellation import CancellationToken
+from agentloop.loop.inbox import Inboxes
+from agentloop.service.cluster.jobs import JobRunner
+from agentloop.service.server.executions import LocalExecutions
+from agentloop.service.server.feeds import _Position
+from agentloop.service.server.operations import Operations
+from agentloop.service.simulation.cluster import ClusterScenario
+from agentloop.service.simulation.server import ServerScenario
+from agentloop.testing.simulation.faults import SimulatedFault, plan_faults
+from agentloop.testing.simulation.memory_queue import MemoryQueue
+from agentloop.testing.simulation.runs import SimulatedRun, simulate
+from agentloop.testing.simulation.scenarios import RecoveryScenario, SimulatedScenario, WorkerTools
+from agentloop.testing.simulation.storage import MachinePlace, MachineQueue
 from agentloop.testing.simulation.world import SimulatedWorker
 from agentloop.tools.decorator import tool
+from agentloop.values.jobs import JobState
 from agentloop.values.tool_calls import ToolResult, ToolStatus
 
-Replace = Callable[..., Any]
+_MANY = 40
 
 
 @frozen
@@ -34,12 +48,19 @@ class Liar:
         finds: a part of the problem that it causes.
         seeds: within how many seeds it is found.
         parts: what is replaced: an object, a name, and what is there instead.
+        kinds: the faults to which a plan of many faults is confined, for a defect that needs one of them at a rare place.
     """
 
-    scenario: str
+    scenario: str | type[SimulatedScenario]
     finds: str
     seeds: int
-    parts: Sequence[tuple[Any, str, Replace]]
+    parts: Sequence[tuple[Any, str, Any]]
+    kinds: Sequence[SimulatedFault] = ()
+
+    def run(self, seed: int) -> SimulatedRun:
+        """Run a seed of the scenario."""
+        plan = plan_faults(seed, kinds=self.kinds, most=_MANY, gap=60) if self.kinds else None
+        return simulate(seed, self.scenario, plan=plan)
 
     @contextmanager
     def lies(self) -> Iterator[None]:
@@ -52,6 +73,11 @@ class Liar:
 
 def nothing(*_: Any, **__: Any) -> None:
     """Do nothing where something is to be checked or done."""
+
+
+def always(*_: Any) -> bool:
+    """Say yes."""
+    return True
 
 
 def never(*_: Any) -> bool:
@@ -138,6 +164,106 @@ async def delete_alone(self: Any, execution_id: str) -> bool:
     return bool(self._delete(execution_id))
 
 
+# --- in a cluster -------------------------------------------------------------------------------------------------------
+
+_take_now = MemoryQueue.take_now
+_startable = MemoryQueue._startable
+_enqueue = MachineQueue.enqueue
+_run_job = JobRunner._run
+_take_messages = Inboxes.take
+
+
+async def take_twice(self: Any, worker: str, request: str = "") -> Any:
+    """Hand out a job that another worker has."""
+    for each in self._jobs.values():
+        if each.state is JobState.RUNNING and each.worker != worker:
+            each.state = JobState.WAITING
+    return await _take_now(self, worker, request)
+
+
+async def put_nothing_back(self: Any, worker: str, jobs: Any) -> int:
+    """Leave jobs with the worker that puts them back."""
+    return len(jobs)
+
+
+async def hand_nothing_over(self: Any, until_idle: Any, *, grace: float) -> int:
+    """Drain a worker without putting back what it has."""
+    await self.close()
+    return 0
+
+
+def hold_all(self: Any, _: str, job: Any) -> Any:
+    """Believe every worker what it says about a job."""
+    found = self._jobs.get((job.kind, job.id))
+    return found if found is not None and not found.state.is_terminal else None
+
+
+def newest_first(self: Any, worker: str) -> Any:
+    """Let the newest job start first."""
+    return iter(list(_startable(self, worker))[-1:])
+
+
+def ask_anew(self: Any) -> str:
+    """Give each request of a `take` a name of its own, so that one whose answer was lost is not asked again."""
+    self._requests += 1
+    return f"{self._note.name}/{self._requests}"
+
+
+async def enqueue_hopefully(self: Any, job: Any) -> None:
+    """Say that a job is queued although the server could not be reached."""
+    with suppress(DatabaseUnavailable):
+        await _enqueue(self, job)
+
+
+async def end_interrupted(self: Any, job: Any) -> None:
+    """End a job whose run was interrupted."""
+    try:
+        await _run_job(self, job)
+    except asyncio.CancelledError:
+        await asyncio.shield(self._place.end(job))
+        raise
+
+
+def take_messages_twice(self: Any, execution_id: str) -> Any:
+    """Let a step receive each message two times."""
+    messages = _take_messages(self, execution_id)
+    return [*messages, *messages]
+
+
+def leave_jobs(self: Any, worker: str) -> None:
+    """End the place of a worker, and leave its jobs with it."""
+    self._places.pop(worker, None)
+
+
+# --- in a server --------------------------------------------------------------------------------------------------------
+
+_new_id = Operations._new_id
+_position = _Position.__init__
+
+
+def forget_key(self: Any, principal: Any, name: Any, key: str) -> str:
+    """Ignore the idempotency key."""
+    return _new_id(self, principal, name, "")
+
+
+def begin_anew(self: Any, after: int, delta_count: int, written: Any) -> None:
+    """Send a client that comes back all events again."""
+    _position(self, 0, delta_count, written)
+
+
+def skip_one(self: Any, after: int, delta_count: int, written: Any) -> None:
+    """Leave out an event when a client comes back."""
+    _position(self, after + 2 if after else 0, delta_count, written)
+
+
+async def send_nothing(self: Any, *_: Any) -> None:
+    """Accept a message, and forget it."""
+
+
+async def recover_nothing(self: Any) -> None:
+    """Leave the executions of a server that has died."""
+
+
 LIARS: Mapping[str, Liar] = {
     "fencing": Liar("recovery", "", 40, [(HeldClaims, "check", nothing), (memory_journal, "check_follows", nothing)]),
     "claim": Liar(
@@ -167,5 +293,34 @@ LIARS: Mapping[str, Liar] = {
     "second reuse": Liar("forks", "", 20, [(ForkEffects, "answer", reuse_again)]),
     "no reuse": Liar("forks", "repeats an effect", 10, [(ForkEffects, "answer", nothing)]),
     "doubled message": Liar("sessions", "the conversation has", 10, [(SessionQueue, "first_state", begin_with_both)]),
+    "cluster: double take": Liar(ClusterScenario, "and", 40, [(MemoryQueue, "take_now", take_twice)]),
+    "cluster: lost put-back": Liar(ClusterScenario, "", 40, [(MemoryQueue, "put_back", put_nothing_back)]),
+    "cluster: no hand-over": Liar(ClusterScenario, "kept the jobs", 40, [(JobRunner, "hand_over", hand_nothing_over)]),
+    "cluster: deaf cancellation": Liar(ClusterScenario, "told to stop", 40, [(CancellationToken, "cancel", nothing)]),
+    "cluster: lost tail": Liar(ClusterScenario, "", 40, [(MemoryJournal, "append_using", lose_tail)]),
+    "cluster: message taken twice": Liar(ClusterScenario, "", 40, [(Inboxes, "take", take_messages_twice)]),
+    "cluster: late word": Liar(ClusterScenario, "", 40, [(MemoryQueue, "_held", hold_all)]),
+    "cluster: newest first": Liar(ClusterScenario, "started before", 40, [(MemoryQueue, "_startable", newest_first)]),
+    "cluster: no limit": Liar(ClusterScenario, "of the queue narrow", 40, [(MemoryQueue, "_has_room", always)]),
+    "cluster: lost answer": Liar(
+        ClusterScenario,
+        "kept the jobs",
+        40,
+        [(MachinePlace, "_request", property(ask_anew))],
+        [SimulatedFault.UNANSWERED],
+    ),
+    "cluster: lost job": Liar(
+        ClusterScenario, "", 40, [(MachineQueue, "enqueue", enqueue_hopefully)], [SimulatedFault.REFUSE]
+    ),
+    "cluster: interruption as end": Liar(ClusterScenario, "", 40, [(JobRunner, "_run", end_interrupted)]),
+    "cluster: work of the dead": Liar(ClusterScenario, "", 40, [(MemoryQueue, "bury", leave_jobs)]),
+    "server: forgotten key": Liar(ServerScenario, "one request has started", 40, [(Operations, "_new_id", forget_key)]),
+    "server: doubled events": Liar(ServerScenario, "came behind", 40, [(_Position, "__init__", begin_anew)]),
+    "server: lost events": Liar(ServerScenario, "never came", 40, [(_Position, "__init__", skip_one)]),
+    "server: lost message": Liar(ServerScenario, "was accepted", 40, [(LocalExecutions, "send", send_nothing)]),
+    "server: no recovery": Liar(
+        ServerScenario, "does not end", 40, [(LocalExecutions, "_recover_all", recover_nothing)]
+    ),
+    "server: deaf stop": Liar(ServerScenario, "", 40, [(CancellationToken, "cancel", nothing)]),
 }
 """The defects, by name."""

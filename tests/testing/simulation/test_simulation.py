@@ -12,10 +12,11 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, tool
 from agentloop.errors import ConfigurationError
+from agentloop.service.simulation import SCENARIO_NAMES, scenario_named
 from agentloop.testing.simulation.event_loop import Machine, SimulatedLoop, Stuck
 from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault, plan_faults, shrink
 from agentloop.testing.simulation.runs import shrink_run, simulate
-from agentloop.testing.simulation.scenarios import SCENARIOS, scenario_of
+from agentloop.testing.simulation.scenarios import scenario_of
 from agentloop.testing.simulation.summary import SimulationSummary
 from tests.testing.simulation.liars import LIARS
 
@@ -48,39 +49,55 @@ def test_equal_seeds_give_equal_runs() -> None:
     assert first.hits
     assert simulate(5, "agents") == first
     assert simulate(6, "agents").digest != first.digest
+    for name in ("cluster", "server"):
+        run = simulate(5, scenario_named(name))
+        assert simulate(5, scenario_named(name)).digest == run.digest
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     other = subprocess.run([sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True)
     assert other.stdout.strip() == first.digest
 
 
 @pytest.mark.parametrize(
-    ("scenario", "storage"), [*[(name, "memory") for name in SCENARIOS], ("agents", "sqlite"), ("sessions", "sqlite")]
+    ("scenario", "storage"),
+    [
+        *[(name, "memory") for name in SCENARIO_NAMES],
+        ("agents", "sqlite"),
+        ("sessions", "sqlite"),
+        ("cluster", "sqlite"),
+        ("server", "sqlite"),
+    ],
 )
 def test_nothing_is_lost_doubled_or_untold(scenario: str, storage: str) -> None:
     """Whatever goes wrong, what is recorded agrees with the model and with what the tools did."""
-    runs = [simulate(seed, scenario, storage=storage) for seed in range(5)]
+    runs = [simulate(seed, scenario_named(scenario), storage=storage) for seed in range(10)]
     assert not [(run.seed, run.problems) for run in runs if run.problems]
     assert sum(run.executions for run in runs) >= 5
     assert any(run.hits for run in runs)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", SCENARIO_NAMES)
 def test_nothing_is_wrong_in_many_seeds(scenario: str) -> None:
-    """As above, with many seeds."""
-    runs = [simulate(seed, scenario) for seed in range(500)]
+    """As above, with ten thousand seeds in all."""
+    runs = (simulate(seed, scenario_named(scenario)) for seed in range(1250))
     assert not [(run.seed, run.problems) for run in runs if run.problems]
 
 
-@pytest.mark.parametrize("name", LIARS)
+SHY = 100
+"""A defect that takes more seeds than this is looked for by `make test-heavy` alone."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy) if liar.seeds > SHY else name for name, liar in LIARS.items()]
+)
 def test_planted_defects_are_found(name: str) -> None:
     """Each defect is found within its number of seeds, and not in the package without it."""
     liar = LIARS[name]
     with liar.lies():
-        runs = (simulate(seed, liar.scenario) for seed in range(liar.seeds))
+        runs = (liar.run(seed) for seed in range(liar.seeds))
         found = next((run for run in runs if any(liar.finds in problem for problem in run.problems)), None)
     assert found is not None, f"not found in {liar.seeds} seeds"
-    assert not simulate(found.seed, liar.scenario).problems
+    assert not liar.run(found.seed).problems
 
 
 @pytest.mark.heavy
@@ -89,7 +106,7 @@ def test_planted_defects_are_found_from_any_seed_on(name: str) -> None:
     """Other seeds find each defect, too, and the plan of faults shrinks to one that still does."""
     liar = LIARS[name]
     with liar.lies():
-        runs = (simulate(seed, liar.scenario) for seed in range(10_000, 10_000 + 5 * liar.seeds))
+        runs = (liar.run(seed) for seed in range(10_000, 10_000 + 5 * liar.seeds))
         found = next((run for run in runs if any(liar.finds in problem for problem in run.problems)), None)
         assert found is not None
         smallest = shrink_run(found, liar.scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.testing.zoo.agents import AGENTS
 from tests.testing.zoo.buses import BUSES
 from tests.testing.zoo.drivers import DRIVERS
 from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
@@ -10,8 +11,10 @@ from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.keys import KEYS
+from tests.testing.zoo.layers import LAYERS
 from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.queues import QUEUES
 from tests.testing.zoo.sandboxes import SANDBOXES
 from tests.testing.zoo.stores import STORES
 from tests.testing.zoo.translations import TRANSLATIONS
@@ -33,5 +36,8 @@ MEMBERS: tuple[Member, ...] = (
     *BUSES,
     *OBJECTS,
     *KEYS,
+    *LAYERS,
+    *AGENTS,
     *SANDBOXES,
+    *QUEUES,
 )

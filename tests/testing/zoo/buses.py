@@ -247,6 +247,25 @@ class HearsItsOwn(PlainBus):
         self.subscriptions = list(self.subscriptions)
 
 
+class KeepsTheFirstHead(PlainBus):
+    """Breaks law 9: every event names the execution that the first one was of."""
+
+    def __init__(self, shared: KeepsTheFirstHead | None = None) -> None:
+        super().__init__(shared)
+        self.states: list[AgentState] = [] if shared is None else shared.states
+
+    def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
+        self.states.append(state)
+        return super().head(self.states[0], step_number=step_number)
+
+
+class IgnoresStepNumbers(PlainBus):
+    """Breaks law 9: an event is of the next step, whatever step its emitter names."""
+
+    def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
+        return super().head(state)
+
+
 class SwallowsCancellation(PlainBus):
     """Breaks law 34: who emits an event is not cancelled while a listener handles it."""
 
@@ -265,6 +284,8 @@ BUSES: tuple[Member, ...] = (
     _bus(8, CountsObservedEvents),
     _bus(9, CountsTogether),
     _bus(9, HearsItsOwn),
+    _bus(9, KeepsTheFirstHead),
+    _bus(9, IgnoresStepNumbers),
     _bus(19, KeepsWatch),
     _bus(34, SwallowsCancellation),
     _bus(48, StopsAtAnError),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -160,6 +161,15 @@ class ChangesFirstMessage(ToolCallingDriver):
     def compile(self, state: AgentState) -> Sequence[Message]:
         changed = state.with_messages([Message.system(f"step {state.step_count}"), *state.messages])
         return super().compile(evolve(changed, execution=state.execution))
+
+
+@frozen(kw_only=True)
+class SendsLastMessages(ToolCallingDriver):
+    """Breaks law 13: to save tokens, a request has the last two messages alone, and no epoch is announced."""
+
+    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
+        request = super().request(draft, messages)
+        return request.with_messages(request.messages[-2:])
 
 
 @frozen(kw_only=True)
@@ -509,6 +519,15 @@ def _overasking(law: int) -> Member:
     return Member(PlansWithTheSameModel, law, make, works=False)
 
 
+@frozen(kw_only=True)
+class CountsTokensElsewhere(ToolCallingDriver):
+    """Breaks law 45: the event loop waits for the service that counts tokens."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return await super().decide(draft, messages)
+
+
 def _member(law: int, driver: type[ToolCallingDriver]) -> Member:
     def make(examples: int) -> DriverKit:
         return DriverKit(lambda scenario: driver(scenario.inference()), examples=examples)
@@ -544,6 +563,7 @@ DRIVERS: tuple[Member, ...] = (
     _planner(9, KeepsPlanInModule),
     _member(10, ForgesOutcomes),
     _member(13, ChangesFirstMessage),
+    _member(13, SendsLastMessages),
     _member(16, IgnoresDecisions),
     _member(16, ForgetsBegunCalls),
     _member(19, LeaksTask),
@@ -567,4 +587,5 @@ DRIVERS: tuple[Member, ...] = (
     _member(38, IgnoresToolChoice),
     _member(38, IgnoresParallelToolCalls),
     _member(38, HasItsOwnOptions),
+    _member(45, CountsTokensElsewhere),
 )

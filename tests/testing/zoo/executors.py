@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Self
 
@@ -521,6 +522,15 @@ class LooksAgain(ForwardingExecutor):
         return answer
 
 
+@frozen
+class WritesAnAuditRow(ForwardingExecutor):
+    """Breaks law 45: the event loop waits for a database before each batch."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return await self.inner.execute_tools(tool_calls, state)
+
+
 def _member(law: int, executor: Any) -> Member:
     return Member(executor, law, lambda examples: ExecutorKit(executor, examples=examples))
 
@@ -567,4 +577,5 @@ EXECUTORS: tuple[Member, ...] = (
     _member(38, ForgetsPolicies),
     _member(38, IgnoresTimeouts),
     _wrapper(38, LosesStops),
+    _wrapper(45, WritesAnAuditRow),
 )

@@ -205,6 +205,56 @@ class SendsNoFormat(Relay):
             return await super().infer(request.with_response_format(None))
 
 
+class SharesARequest(Relay):
+    """Breaks law 9: equal requests at the same time are one, and when its caller is cancelled, nobody gets an answer."""
+
+    def __init__(self, model: CanInfer) -> None:
+        super().__init__(model)
+        self.running: dict[InferenceRequest, asyncio.Task[InferenceResponse]] = {}
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if request not in self.running:
+            self.running[request] = asyncio.ensure_future(super().infer(request))
+        task = self.running[request]
+        try:
+            return await task
+        finally:
+            self.running.pop(request, None)
+
+
+class SendsInBatches(Relay):
+    """Breaks law 9: requests of one moment are sent together, and when one fails, nobody gets an answer."""
+
+    def __init__(self, model: CanInfer) -> None:
+        super().__init__(model)
+        self.requests: list[InferenceRequest] = []
+        self.batch: asyncio.Task[list[InferenceResponse]] | None = None
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if self.batch is None:
+            self.batch = asyncio.ensure_future(self.send())
+        self.requests.append(request)
+        place = len(self.requests) - 1
+        return (await asyncio.shield(self.batch))[place]
+
+    async def send(self) -> list[InferenceResponse]:
+        await asyncio.sleep(0.005)
+        requests, self.requests, self.batch = self.requests, [], None
+        return await asyncio.gather(*map(self.model.infer, requests))
+
+
+class StreamsWords(Relay):
+    """Breaks law 7: deltas are words, and the space between them is lost."""
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        async for item in self.model.stream(request):
+            if isinstance(item, InferenceDelta) and item.kind == "text":
+                for word in item.text.split():
+                    yield evolve(item, text=word)
+            else:
+                yield item
+
+
 class BlocksTheLoop(Relay):
     """Breaks law 45: a pause between requests stops the whole event loop."""
 
@@ -221,9 +271,12 @@ INFERENCES: tuple[Member, ...] = (
     _inference(7, RestartsStreams),
     _inference(7, StreamsNoRepetition),
     _inference(7, EndsQuietly),
+    _inference(7, StreamsWords),
     _inference(9, KeepsAnswersByLastMessage),
     _inference(9, KeepsAnswersByConversation),
     _inference(9, KeepsAnswersForAll),
+    _inference(9, SharesARequest),
+    _inference(9, SendsInBatches),
     _inference(23, TakesEveryEndForNormal),
     _inference(33, AsksAgainWithLess),
     _inference(34, KeepsLock),

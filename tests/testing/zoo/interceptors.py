@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 from attrs import evolve
@@ -19,7 +20,15 @@ from agentloop.interception import (
 )
 from agentloop.testing import InterceptorKit
 from agentloop.values import InferenceResponse, Message, ToolExchange, ToolExecution
-from agentloop.values.points import AfterStep, AroundInference, BeforeExecution, BeforeStep, Proceed, ProceedToolUse
+from agentloop.values.points import (
+    AfterExecution,
+    AfterStep,
+    AroundInference,
+    BeforeExecution,
+    BeforeStep,
+    Proceed,
+    ProceedToolUse,
+)
 from tests.testing.zoo.zoo import Member
 
 STARTED: list[object] = []
@@ -237,6 +246,17 @@ class RemembersTheLastStep(Interceptor):
         return point.with_state(point.state.with_metadata(began=self.began))
 
 
+class CountsCallsOfAgents(Interceptor):
+    """Breaks law 9: the calls of an execution are counted for its agent, and those of earlier executions are never forgotten."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        self.calls[point.state.agent_id] = self.calls.get(point.state.agent_id, 0) + 1
+        return point.block("too many calls") if self.calls[point.state.agent_id] > 12 else point
+
+
 class LocksAcrossPoints(Interceptor):
     """Breaks law 9: a lock is taken before a call and given back after it, though all calls of a batch begin before one has ended."""
 
@@ -300,6 +320,29 @@ class NamesNothing(HoldsByName, CanNameTools):
         return ()
 
 
+class LimitsExecutions(Interceptor):
+    """Breaks law 34: eight executions run at a time, and one that is cancelled keeps its place."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(8)
+
+    async def before_execution(self, point: BeforeExecution) -> BeforeExecution:
+        await self.places.acquire()
+        return point
+
+    async def after_execution(self, point: AfterExecution) -> AfterExecution:
+        self.places.release()
+        return point
+
+
+class AsksItsPolicyServer(Interceptor):
+    """Breaks law 45: the event loop waits for a server with every call."""
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return point
+
+
 def _naming(law: int, interceptor: Callable[[str], Interceptor]) -> Member:
     def make(examples: int) -> InterceptorKit:
         return InterceptorKit(lambda: interceptor("echo"), naming=interceptor, examples=examples)
@@ -323,6 +366,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(9, RemembersOnClass),
     _member(9, RemembersInModule),
     _member(9, LocksAcrossPoints),
+    _member(9, CountsCallsOfAgents),
     _member(9, RemembersTheLastStep),
     _member(13, PutsClockFirst),
     _member(13, ForgetsOldMessages),
@@ -338,6 +382,8 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(34, SwallowsCancellation),
     _member(34, WaitsOn),
     _member(34, KeepsItsLock),
+    _member(34, LimitsExecutions),
     _naming(38, HoldsByName),
     _naming(38, NamesNothing),
+    _member(45, AsksItsPolicyServer),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -17,7 +18,7 @@ from agentloop.durable import MemoryJournal
 from agentloop.durable.chain import claim_conflict
 from agentloop.durable.held_claims import HeldClaim, HeldClaims
 from agentloop.durable.trees import group_trees
-from agentloop.errors import ClaimLost
+from agentloop.errors import ClaimLost, JournalConflict
 from agentloop.testing import JournalKit
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord
@@ -401,6 +402,31 @@ class LeavesClaims(MemoryJournal):
         return claim
 
 
+class WaitsForClaims(MemoryJournal):
+    """Breaks law 16: a claim waits until another writer has released its own."""
+
+    async def claim(self, execution_id: str) -> Claim:
+        while True:
+            with suppress(JournalConflict):
+                return await super().claim(execution_id)
+            await asyncio.sleep(0.01)
+
+
+class TakesNoLimitForAny(MemoryJournal):
+    """Breaks law 15: a limit of no results is taken for none."""
+
+    async def list(self, *, limit: int | None = None, **filters: Any) -> Sequence[ExecutionHead]:
+        return await super().list(limit=limit or None, **filters)
+
+
+class AppendsWithABlockingClient(MemoryJournal):
+    """Breaks law 45: the event loop waits for the database."""
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        await super().append(head, records, claim)
+
+
 def _member(law: int, journal: Callable[..., CanJournal]) -> Member:
     return Member(journal, law, lambda examples: JournalKit(journal, examples=max(1, examples // 3)))
 
@@ -446,8 +472,11 @@ JOURNALS: tuple[Member, ...] = (
     _member(15, CutsInputs),
     _member(15, ReturnsItsOwnList),
     _member(16, KeepsLockOfRefused),
+    _member(16, WaitsForClaims),
+    _member(15, TakesNoLimitForAny),
     _member(28, LeavesClaims),
     _member(18, MasksNothing),
     _member(18, CopiesEveryBody),
     _member(18, ShowsSecrets),
+    _member(45, AppendsWithABlockingClient),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -150,6 +151,14 @@ class KeepsItsLock(AsksEachTime):
         return key
 
 
+class FetchesWithABlockingClient(AsksEachTime):
+    """Breaks law 45: the event loop waits for the vault."""
+
+    async def __call__(self) -> str | Secret:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return await super().__call__()
+
+
 def _key(law: int, function: Callable[[Source], AsksEachTime]) -> Member:
     return Member(function, law, lambda examples: KeyFunctionKit(function, examples=examples))
 
@@ -162,6 +171,7 @@ KEYS: tuple[Member, ...] = (
     _key(19, RefreshesInTheBackground),
     _key(34, SwallowsCancellation),
     _key(34, KeepsItsLock),
+    _key(45, FetchesWithABlockingClient),
     _key(49, AsksAtOnce),
     _key(49, KeepsTheFirst),
     _key(49, FallsBackToTheLast),

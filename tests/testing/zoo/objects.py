@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from agentloop.contracts import CanStoreObjects
@@ -201,6 +202,14 @@ class SwallowsCancellation(Bucket):
             return
 
 
+class PutsWithABlockingClient(Bucket):
+    """Breaks law 45: the event loop waits for the server that has the objects."""
+
+    async def put(self, key: str, data: bytes) -> None:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        await super().put(key, data)
+
+
 def _objects(law: int, store: Callable[[], CanStoreObjects]) -> Member:
     return Member(store, law, lambda examples: ObjectStoreKit(store, examples=examples))
 
@@ -209,6 +218,7 @@ OBJECTS: tuple[Member, ...] = (
     _objects(9, SharesItsBuffer),
     _objects(9, RemembersTheKey),
     _objects(34, SwallowsCancellation),
+    _objects(45, PutsWithABlockingClient),
     _objects(47, WritesInPlace),
     _objects(47, AppendsParts),
     _objects(47, FlattensKeys),

@@ -53,14 +53,12 @@ class RunsOnTheHost(CanSandbox):
         )
         start = asyncio.ensure_future(starting)
         try:
-            process = await asyncio.shield(start)
-        except asyncio.CancelledError:
-            await self.end(await start, mark)
-            raise
-        try:
-            return await self.watch(process, folder, command)
+            return await self.watch(await asyncio.shield(start), folder, command)
         finally:
+            process = await start
             await self.end(process, mark)
+            # What runs on may hold the pipes open, and their transports would outlive the event loop.
+            process._transport.close()  # type: ignore[attr-defined]  # nothing public does
 
     async def watch(self, process: Process, folder: Path, command: SandboxCommand) -> SandboxResult:
         stdout, stderr = bytearray(), bytearray()
@@ -154,10 +152,13 @@ class KillsTheGroup(RunsOnTheHost):
 
 
 class RunsOnWhenCancelled(RunsOnTheHost):
-    """Breaks law 34: the command of a task that is cancelled runs on."""
+    """Breaks law 34: what the command of a task that is cancelled has started runs on."""
 
     async def end(self, process: Process, mark: str) -> None:
-        if process.returncode is not None:
+        if process.returncode is None:
+            process.kill()
+            await _exit_of(process)
+        else:
             await super().end(process, mark)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,27 @@ def _told(update: Any) -> Any:
     return evolve(update, result=update)
 
 
+class EvictsWhatCameFirst(MemoryStore):
+    """Breaks law 36: the state that was stored first is evicted, however often it was used since."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        known = self._entries.get(namespace.name)
+        order = list(known.states) if known else []
+        result = await super().update(namespace, key, now, transition)
+        states = self._entries[namespace.name].states
+        for each in reversed([each for each in order if each in states]):
+            states.move_to_end(each, last=False)
+        return result
+
+
+class UsesABlockingClient(MemoryStore):
+    """Breaks law 45: the event loop waits for the server that has the states."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        time.sleep(0.0001)  # noqa: ASYNC251  # the fault
+        return await super().update(namespace, key, now, transition)
+
+
 class FoldsNames(MemoryAccounts):
     """Breaks law 9: accounts of owners whose names differ in the case of a letter are one."""
 
@@ -147,10 +169,12 @@ STORES: tuple[Member, ...] = (
     _store(9, CutsKeys),
     _store(9, JoinsNames),
     _store(9, SharesStates),
+    _store(36, EvictsWhatCameFirst),
     _store(36, ExpiresInWholeSeconds),
     _store(36, DeletesFirst),
     _store(36, KeepsLock),
     _store(36, KeepsCopies, lambda store: KeepsCopies(store.inner)),
+    _store(45, UsesABlockingClient),
     _accounts(9, FoldsNames),
     _accounts(36, SettlesErrors),
 )

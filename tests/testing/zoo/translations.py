@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -170,6 +172,14 @@ class SleepsInTheLoop(Toy):
         return len(items)
 
 
+class WaitsForAProgram(Toy):
+    """Breaks law 45: the event loop waits until a program has ended."""
+
+    async def use(self, *_: Any, items: list[int]) -> Any:
+        subprocess.run([sys.executable, "-S", "-c", ""], check=True)  # noqa: ASYNC221  # the fault
+        return len(items)
+
+
 def sleeps_in_the_loop(event: Event) -> None:
     """Breaks law 45: every event stops the event loop for a moment."""
     time.sleep(0.0001)
@@ -196,5 +206,6 @@ TRANSLATIONS: tuple[Member, ...] = (
     _tool(14, InsertsAgain, lambda: list(ROWS)),
     _tool(34, StaysBusy),
     _tool(45, SleepsInTheLoop),
+    _tool(45, WaitsForAProgram),
     Member(sleeps_in_the_loop, 45, lambda examples: ListenerKit(lambda: sleeps_in_the_loop, examples=examples)),
 )
