@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TypeAlias, TypeVar
 
 from agentloop.values.epochs import Epoch
@@ -189,3 +189,8 @@ class CanUseLabels(CanIntercept):
     def uses_labels(self) -> bool:
         """Whether it looks at labels; an interceptor around another one says what that does."""
         return True
+
+
+def uses_labels(layers: Iterable[object]) -> bool:
+    """Return whether one of these interceptors looks at labels, so that executions are labeled."""
+    return any(isinstance(layer, CanUseLabels) and layer.uses_labels for layer in layers)

@@ -81,8 +81,7 @@ class ToolContext(Value, Generic[Deps_co]):
         claim_token: the fencing token of the claim under which the call runs: larger in each process that takes the
             execution over. A service that stores the largest one it has seen can refuse a process that lost the execution.
             None without a journal.
-        label: who had a part in the decision to make the call, and in its arguments where a program has said so; None where nothing
-            is labeled.
+        label: who had a part in the call: in the decision to make it, and in its arguments; None where nothing is labeled.
     """
 
     execution_id: str

@@ -9,9 +9,8 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.recorded_inference import CanRecordInference, CanSendRequest
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
-from agentloop.values.labels import CLEAN, UNKNOWN, Label, SourceKind, foreign
-from agentloop.values.messages import Message
-from agentloop.values.parts import ProviderPart
+from agentloop.values.labels import CLEAN, UNKNOWN, Label
+from agentloop.values.messages import Message, label_of_parts
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.value import starts_with
@@ -54,9 +53,7 @@ class ConversationLabel:
 
     def see_response(self, response: InferenceResponse) -> None:
         """Add what the provider of the model has fetched for a response, and what a recorded response was labeled with."""
-        for part in response.parts:
-            if type(part) is ProviderPart:
-                self.label |= foreign(part.wire_format, kind=SourceKind.SERVER)
+        self.label |= label_of_parts(response.parts)
         if response.label is not None:
             self.label |= response.label
 

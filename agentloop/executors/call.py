@@ -18,6 +18,7 @@ from agentloop.tools.fitting import defaults_of_call
 from agentloop.values.bounds import Bounds
 from agentloop.values.decisions import Approve, Decision, PendingCall
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
+from agentloop.values.labels import Label
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolResult, ToolStatus
 
@@ -233,8 +234,14 @@ class Call:
             started_at=so_far.started_at or at,
             ended_at=at,
             inner=so_far.inner,
-            label=result.label if result is not None else None,
+            label=self._label_of(result),
         )
+
+    def _label_of(self, result: ToolResult | None) -> Label | None:
+        """Return the label of a result; that nobody else had a part in it counts only where calls are labeled."""
+        label = None if result is None else result.label
+        is_taken = label is None or label.is_foreign or (self.layers and self.layers[0].label is not None)
+        return label if is_taken else None
 
     def settled(
         self,

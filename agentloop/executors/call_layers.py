@@ -98,16 +98,15 @@ class CallLayer:
     Attributes:
         hooks: the names of the hooks that the class overrides.
         label: who had a part in the decision to make the call, if the layer knows; only the outermost layer is asked.
-        passed: who had a part in what the tool reads, if the layer knows: in the decision, and in the arguments; only the outermost layer
-            is asked.
         origins: who had a part in each argument, if a program has said so; only the outermost layer is asked.
+        input_label: who had a part in the call, its arguments included; only the outermost layer is asked.
     """
 
     __slots__ = ()
     hooks: ClassVar[frozenset[str]] = frozenset()
     label: Label | None = None
     origins: tuple[ArgumentOrigin, ...] = ()
-    passed: Label | None = None
+    input_label: Label | None = None
 
     def __init_subclass__(cls) -> None:
         cls.hooks = frozenset([name for name in _HOOKS if getattr(cls, name) is not getattr(CallLayer, name)])

@@ -337,7 +337,7 @@ class ToolInvocation:
             id=call.id,
             report=partial(self._report, self._attempts),
             has_closed=partial(self._has_closed, self._attempts),
-            label=call.layers[0].passed if call.layers else None,
+            label=call.layers[0].input_label if call.layers else None,
         )
 
     def _has_closed(self, attempt: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 
 from attrs import evolve
 
@@ -10,7 +12,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanLabelResult
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call
-from agentloop.executors.call_layers import CallLayer, CallOutcome
+from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome
 from agentloop.values.decisions import Answer
 from agentloop.values.json import JsonValue
 from agentloop.values.labels import CLEAN, UNKNOWN, ArgumentOrigin, CallOrigins, Label, SourceKind, foreign
@@ -58,28 +60,36 @@ class Labeling(CanLayerCalls):
         """Note what a program says about a call that it is about to make."""
         self._said[key] = origins
 
-    def label(self, call: Call, execution: ToolExecution) -> ToolExecution:
-        """Return an outcome with its label."""
-        label = self._label_of(call, execution, self._programs.pop(call.key, UNKNOWN))
+    def label_of(self, call: Call, execution: ToolExecution, *, is_returned: bool) -> Label:
+        """Return who had a part in an outcome, by the declarations of the tool.
+
+        Args:
+            call: the call.
+            execution: the outcome, with the label that the tool, or whoever has kept the outcome, has given it.
+            is_returned: whether the tool has returned it now. The keeper of another one, such as a cache, has to know its label.
+        """
+        if execution.status not in _WORDS_OF_TOOLS or isinstance(call.decision, Answer) or call.tool is None:
+            return CLEAN
+        tool, given = call.tool, execution.label
+        source = foreign(execution.name, kind=SourceKind.TOOL, key=execution.key)
+        if execution.succeeded and not is_returned and given is None:
+            return source
+        if tool.calls_tools and given is None and is_returned:
+            # What it returns is made of its code and of the results of its calls.
+            return self._programs.get(call.key, UNKNOWN)
+        if tool.calls_tools or isinstance(tool.tool, CanLabelResult):
+            return source if given is None else given
+        return (CLEAN if _is_own(execution, tool.spec.own) else source) | (given or CLEAN)
+
+    def end(self, call: Call, label: Label) -> None:
+        """Add the label of an outcome to what the program has received that made the call, if one did."""
+        self._programs.pop(call.key, None)
         self.add_result(outer_key(call.key), label)
-        return execution if execution.label == label else evolve(execution, label=label)
 
     def add_result(self, outer: str, label: Label) -> None:
         """Add what a program has received; without a program, nothing."""
         if outer:
             self._programs[outer] = self._programs.get(outer, UNKNOWN) | label
-
-    @staticmethod
-    def _label_of(call: Call, execution: ToolExecution, received: Label) -> Label:
-        if execution.status not in _WORDS_OF_TOOLS or isinstance(call.decision, Answer) or call.tool is None:
-            return CLEAN
-        tool = call.tool
-        source = foreign(execution.name, kind=SourceKind.TOOL, key=execution.key)
-        if isinstance(tool.tool, CanLabelResult):
-            return execution.label or (received if tool.calls_tools else source)
-        if tool.calls_tools:  # what it returns is made of its code and of the results of its calls
-            return received
-        return (CLEAN if _is_own(execution, tool.spec.own) else source) | (execution.label or CLEAN)
 
 
 def _is_own(execution: ToolExecution, own: tuple[str, ...]) -> bool:
@@ -99,14 +109,25 @@ def _has_own_leaves(value: JsonValue, own: tuple[str, ...], name: str) -> bool:
 
 
 class _LabeledCall(CallLayer):
-    __slots__ = ("_call", "_is_labeled", "_labeling", "_said", "label")
+    __slots__ = ("_call", "_is_labeled", "_labeling", "_returned", "_said", "label")
 
     def __init__(self, call: Call, labeling: Labeling, said: CallOrigins, *, is_labeled: bool) -> None:
         self._call = call
         self._labeling = labeling
         self._said = said.arguments
-        self.label = said.control
+        self.label: Label = said.control
         self._is_labeled = is_labeled
+        self._returned: Label | None = None
+
+    @property
+    def wraps_tool(self) -> bool:
+        """False: it looks at outcomes alone, so that the call needs no task for it."""
+        return False
+
+    @property
+    def input_label(self) -> Label:  # type: ignore[override]  # an attribute of layers that know nothing
+        """Who had a part in the call, its arguments included."""
+        return reduce(or_, [each.label for each in self.origins], self.label)
 
     @property
     def origins(self) -> tuple[ArgumentOrigin, ...]:  # type: ignore[override]  # an attribute of layers that know nothing
@@ -118,22 +139,30 @@ class _LabeledCall(CallLayer):
         changed = {each.argument for each in self._said if after.get(each.argument) != before.get(each.argument)}
         return tuple([evolve(each, label=UNKNOWN) if each.argument in changed else each for each in self._said])
 
-    @property
-    def passed(self) -> Label | None:  # type: ignore[override]  # the same
-        """Who had a part in the decision to make the call, or in an argument."""
-        label = CLEAN if self.label is None else self.label
-        for each in self.origins:
-            label |= each.label
-        return label
-
     def note_origins(self, key: str, origins: CallOrigins) -> None:
         """Note what a program says about a call that it is about to make."""
         self._labeling.note(key, origins)
 
+    async def attempt(self, proceed: Attempt) -> ToolExecution:
+        """Label what the tool has returned, so that whoever keeps it, such as a cache, keeps its label."""
+        execution = await proceed()
+        label = self._labeling.label_of(self._call, execution, is_returned=True)
+        self._returned = label if self._returned is None else self._returned | label
+        return _labeled(execution, label)
+
     async def end(self, outcome: CallOutcome) -> CallOutcome:
-        """Label the outcome before it is recorded."""
+        """Label the outcome before it is recorded; what interceptors have made of a result keeps its label."""
         if outcome.execution is None or self._is_labeled:
             return outcome
         self._is_labeled = True
-        execution = self._labeling.label(self._call, outcome.execution)
+        is_returned = self._returned is not None
+        label = self._labeling.label_of(self._call, outcome.execution, is_returned=is_returned) | (
+            self._returned or CLEAN
+        )
+        self._labeling.end(self._call, label)
+        execution = _labeled(outcome.execution, label)
         return outcome if execution is outcome.execution else evolve(outcome, execution=execution)
+
+
+def _labeled(execution: ToolExecution, label: Label) -> ToolExecution:
+    return execution if execution.label == label else evolve(execution, label=label)

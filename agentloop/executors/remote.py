@@ -302,6 +302,7 @@ class _RemoteTool(
             claim_token=context.claim_token,
             deadline=self._deadline(),
             request=EMPTY_OBJECT if request is None else stored_request(request),
+            label=context.label,
         )
 
     def _reads_context(self, context: ToolContext) -> bool:

@@ -25,6 +25,7 @@ from agentloop.values.batches import parse_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze, freeze_object
+from agentloop.values.labels import Label
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.run_requests import read_request
 from agentloop.values.serialization import to_plain
@@ -59,6 +60,7 @@ class RemoteCall(Value):
         is_inquiry: whether the tool is asked if the call, which was interrupted, has happened; it must not run.
         trace: the trace of the sender, as headers such as `traceparent`; `run_remote_call` continues it. Empty for none.
         request: how the execution was asked for, as `stored_request` returns it.
+        label: who had a part in the call, as for `ToolContext`; None where nothing is labeled.
     """
 
     call: ToolCall
@@ -74,6 +76,7 @@ class RemoteCall(Value):
     is_inquiry: bool = False
     trace: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     request: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, repr=False)
+    label: Label | None = field(default=None, repr=False)
 
     __attrs_post_init__ = check_types
 
@@ -244,15 +247,16 @@ def _prepare(
 class _RemoteInvocation(ToolInvocation):
     """The tool of a call of another process, which runs under the claim of that process."""
 
-    __slots__ = ("_claim_token",)
+    __slots__ = ("_claim_token", "_label")
 
     def __init__(self, call: Call, tool: ReadyTool, state: AgentState, runtime: CallRuntime, sent: RemoteCall) -> None:
         super().__init__(call, tool, state, runtime, attempts=sent.attempt - 1)
         self._claim_token = sent.claim_token
+        self._label = sent.label
 
     def create_context(self) -> ToolContext:
         """Return the context of the call, with the claim of the process that sent it unless this one has its own."""
-        context = super().create_context()
+        context = evolve(super().create_context(), label=self._label)
         return context if self._runtime.scope.log is not None else evolve(context, claim_token=self._claim_token)
 
 
@@ -276,7 +280,7 @@ def _result_of(outcome: CallOutcome) -> RemoteResult:
 def _whole_result(execution: ToolExecution) -> ToolResult:
     """Return a result that is not cut: the sender cuts it, and keeps the rest."""
     content = execution.content if execution.uncut is None else execution.uncut or None
-    return ToolResult(execution.value, content)
+    return ToolResult(execution.value, content, label=execution.label)
 
 
 def _within(result: RemoteResult, max_bytes: int) -> RemoteResult:

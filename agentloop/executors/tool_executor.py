@@ -135,11 +135,13 @@ class ToolExecutor(
     def eager_calls(self, request: InferenceRequest, state: AgentState) -> EagerCalls | None:
         """Return what starts calls of pure tools before their batch.
 
-        None may start outside of a loop, in a replay, in a fork that answers calls, and under an interceptor that has to see
-        a call, or the answer, before any tool runs (`Interceptor.allows_eager_start`).
+        None may start outside of a loop, in a replay, in a fork that answers calls, where calls are labeled by the whole answer, and
+        under an interceptor that has to see a call, or the answer, before any tool runs (`Interceptor.allows_eager_start`).
         """
         scope, toolbox = self._scope, self._toolbox
         if scope is None or toolbox is None or not self._interceptor.allows_eager_start or _answers_calls(scope):
+            return None
+        if scope.labels:
             return None
         # A subclass that decides in `execute_tools` which calls run has to see them before.
         if type(self).execute_tools is not ToolExecutor.execute_tools:

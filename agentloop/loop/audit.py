@@ -14,7 +14,7 @@ from agentloop.contracts.can_intercept import (
     CanIntercept,
     CanLimitTime,
     CanStopAtOnce,
-    CanUseLabels,
+    uses_labels,
 )
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_tell_controls import CanTellControls, Control, ControlKind
@@ -203,10 +203,9 @@ def _is_notable(reached: ReachedTool) -> bool:
 def _is_undeclared(reached: ReachedTool) -> bool:
     """Return whether all results of a tool count as the words of others, since nobody has said whose words are in them."""
     # The agents that serve calls get the interceptors that use labels from their callers.
-    layers = [layer for each in (reached, *reached.agents) for layer in each.layers]
-    uses_labels = any(isinstance(layer, CanUseLabels) and layer.uses_labels for layer in layers)
+    is_labeled = uses_labels([layer for each in (reached, *reached.agents) for layer in each.layers])
     says_itself = isinstance(reached.tool, CanLabelResult | CanCallTools)
-    return uses_labels and not says_itself and not any(spec.own for spec in reached.specs)
+    return is_labeled and not says_itself and not any(spec.own for spec in reached.specs)
 
 
 def _is_trusted(reached: ReachedTool) -> bool:

@@ -75,6 +75,7 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolCall, CanAccess
         max_handoffs: the maximum number of handoffs in one execution.
         parameters: one optional text, `reason`.
         effect: `pure`: the call itself changes nothing.
+        own: all of its result, which says that the conversation was handed over.
         policy: runs handoff calls of a step one after the other, so that the first of them wins.
     """
 
@@ -84,6 +85,7 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolCall, CanAccess
     max_handoffs: int = 10
     parameters: JsonObject = field(default=_PARAMETERS, init=False, repr=False)
     effect: Effect = field(default=Effect.PURE, init=False, repr=False)
+    own: str = field(default="*", init=False, repr=False)
     policy: ToolPolicy = field(default=_POLICY, init=False, repr=False)
     _state: AgentState | None = field(default=None, repr=False, eq=False)
     _call: ToolCall | None = field(default=None, repr=False, eq=False)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from agentloop.values.forms import form_text, shorten
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolResult
@@ -72,7 +74,7 @@ def with_notes(result: ToolResult, notes: Sequence[str]) -> ToolResult:
     if not notes:
         return result
     shown = result.content if result.content is not None else (Text(form_text(result.value, _MAX_PART)),)
-    return ToolResult(result.value, (*shown, Text(f"\n{format_notes(notes)}")))
+    return evolve(result, content=(*shown, Text(f"\n{format_notes(notes)}")))
 
 
 def format_notes(notes: Sequence[str]) -> str:

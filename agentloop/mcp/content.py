@@ -5,11 +5,14 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+from attrs import evolve
 
 from agentloop.errors import InvalidDocument, NotJson
 from agentloop.values.forms import form_text
 from agentloop.values.json import format_json, freeze, parse_json, replace_lone_surrogates
+from agentloop.values.labels import CLEAN, UNKNOWN, Label, Source, SourceKind
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, Text, detect_media_type
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
@@ -53,6 +56,39 @@ def parse_result(response: Mapping[str, Any]) -> ToolResult:
     Args:
         response: a `CallToolResult`.
     """
+    result = _parse_result(response)
+    label = parse_label(response.get("_meta"))
+    return evolve(result, label=label) if label.is_foreign else result
+
+
+ORIGIN: Final = "agentloop/origin"
+"""The member of `_meta` in which we name who else had a part in a result."""
+
+
+def parse_label(meta: object) -> Label:
+    """Return who else had a part in a result by the word of its server, which can only make it more foreign.
+
+    Args:
+        meta: the `_meta` of the result: our own member, or `ifc` with an `integrity` other than `trusted`.
+    """
+    if not isinstance(meta, Mapping):
+        return CLEAN
+    label, names, flow = CLEAN, meta.get(ORIGIN), meta.get("ifc")
+    if names is not None:
+        listed = names if isinstance(names, list | tuple) else ()
+        label |= Label([Source(SourceKind.SERVER, name[:100]) for name in listed if isinstance(name, str)])
+        label |= CLEAN if label.is_foreign else UNKNOWN
+    if flow is not None and not (isinstance(flow, Mapping) and flow.get("integrity") == "trusted"):
+        label |= UNKNOWN
+    return label
+
+
+def format_label(label: Label | None) -> dict[str, Any]:
+    """Return the members of `_meta` that name who else had a part in a result; the inverse of `parse_label`."""
+    return {ORIGIN: [str(source) for source in label.sources]} if label is not None and label.is_foreign else {}
+
+
+def _parse_result(response: Mapping[str, Any]) -> ToolResult:
     parts = [*_parse_blocks(response.get("content") or ())]
     structured = response.get("structuredContent")
     if structured is None:
@@ -101,7 +137,8 @@ def parse_error(response: Mapping[str, Any]) -> str:
 def parse_resource(response: Mapping[str, Any]) -> ToolResult:
     """Convert the response to `resources/read`."""
     contents = response.get("contents") or ()
-    return parse_result({"content": [{"type": "resource", "resource": content} for content in contents]})
+    blocks = [{"type": "resource", "resource": content} for content in contents]
+    return parse_result({"content": blocks, "_meta": response.get("_meta")})
 
 
 def parse_prompt(response: Mapping[str, Any]) -> ToolResult:
@@ -110,7 +147,8 @@ def parse_prompt(response: Mapping[str, Any]) -> ToolResult:
     for message in response.get("messages") or ():
         parts.append(Text(f"{message.get('role', 'user')}:"))
         parts.extend(_parse_blocks([message.get("content") or {}]))
-    return _result(parts)
+    label = parse_label(response.get("_meta"))
+    return evolve(_result(parts), label=label) if label.is_foreign else _result(parts)
 
 
 def format_blocks(result: ToolResult) -> list[dict[str, Any]]:

@@ -25,7 +25,9 @@ def ask_again(point: AfterStep, reason: str) -> AfterStep:
         reason: the reason, in words for the model.
     """
     state = point.state
-    message = Message.user(_ASK.format(reason=reason), metadata={OWNER: True})
+    # The reason may quote the answer, so that it is as foreign as that; without labels, nothing is known of either.
+    label = state.messages[-1].label if state.messages else None
+    message = Message.user(_ASK.format(reason=reason), metadata={OWNER: True}, label=label)
     counted = {"execution": state.execution_id, "count": times_asked(state) + 1}
     return point.with_state(state.with_message(message).with_extension(OWNER, counted)).request_continuation()
 

@@ -23,7 +23,8 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.values.epochs import Summary
 from agentloop.values.estimates import message_tokens
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, InferenceResponse
-from agentloop.values.messages import Message, Part
+from agentloop.values.labels import UNKNOWN, Label
+from agentloop.values.messages import Message, Part, label_of_parts, origin_of
 from agentloop.values.parts import Media, ProviderPart, Reasoning, Text
 from agentloop.values.points import BeforeStep
 from agentloop.values.records import RecordedInference, rebuild_error
@@ -82,6 +83,7 @@ class SummarizeHistory(
     _sizes: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     _log: CallLog | None = field(default=None, repr=False, eq=False, kw_only=True)
+    _uses_labels: bool = field(default=False, repr=False, eq=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if self.keep is not None and not 0 <= self.keep < self.tokens:
@@ -96,7 +98,8 @@ class SummarizeHistory(
         if compiler is not None and isinstance(compiler, CanAcceptExecutionScope):
             compiler = compiler.with_execution_scope(scope)
         sizes, shown = _CumulativeSizes(self.estimate), _CumulativeSizes(self.estimate)
-        return evolve(self, inference=inference, compiler=compiler, sizes=sizes, shown=shown, log=scope.log)
+        bound = evolve(self, inference=inference, compiler=compiler, sizes=sizes, shown=shown)
+        return evolve(bound, log=scope.log, uses_labels=bool(scope.labels))
 
     def with_compiler(self, compiler: CanCompileMessages) -> Self:
         """Return a copy that measures the messages of this compiler."""
@@ -124,10 +127,19 @@ class SummarizeHistory(
         if not text:
             message = f"the summarizing model returned no summary; its finish reason is {response.finish_reason.value}"
             return point.with_state(state).stop(message, reason=StopReason.ERROR)
-        state = Summary(text, covered, len(state.messages)).save_to(state)
+        state = Summary(text, covered, len(state.messages), self._label_of(state, covered, response)).save_to(state)
         if self._events is not None:
             await emit(self._events, ContextSummarized, state, text, covered, response.usage)
         return point.with_state(state)
+
+    def _label_of(self, state: AgentState, covered: int, response: InferenceResponse) -> Label | None:
+        """Return who had a part in a summary: in all that it covers, and in what the provider has fetched for it."""
+        if not self._uses_labels:
+            return None
+        label, former = origin_of(state.messages[:covered]), Summary.of(state)
+        if former is not None:
+            label |= UNKNOWN if former.label is None else former.label
+        return label | label_of_parts(response.parts)
 
     def _messages_to_cover(self, state: AgentState) -> int | None:
         """Return how many messages the next summary has to cover; None when none is needed."""

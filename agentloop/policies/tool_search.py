@@ -131,6 +131,11 @@ class SearchTool(Tool):
         return Effect.PURE
 
     @property
+    def own(self) -> str:
+        """All of its result: the model is offered the tools that it describes."""
+        return "*"
+
+    @property
     def is_local(self) -> bool:
         """True: it searches the tools of this process."""
         return True

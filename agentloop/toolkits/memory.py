@@ -9,25 +9,28 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias, TypedDict
+from typing import Annotated, Final, Literal, TypeAlias, TypedDict, cast
 
 from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool, ToolContext
-from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.errors import ConfigurationError, InvalidDocument, SchemaTooNew, ToolFailed
 from agentloop.toolkits.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
+from agentloop.values.labels import CLEAN, UNKNOWN, Label
 from agentloop.values.owners import Asker, check_asker, name_asker
+from agentloop.values.tool_calls import ToolResult
 from agentloop.values.value import Value
 
 MAX_CHARACTERS: Final = 4_000
 _MAX_QUERY_CHARACTERS = 1_000
 _MAX_QUERY_WORDS = 32
 _MAX_RESULTS = 50
-_VERSION = 1
+_VERSION = 2
 _APPLICATION_ID = 0x616C6D65  # "alme": the file is one of ours, and not a database that was named by mistake
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -81,6 +84,7 @@ class Memory(Value):
         written_at: when it was written.
         execution_id: the execution that wrote it.
         call_key: the idempotency key of the call that wrote it.
+        label: who had a part in it; None where that was not tracked.
     """
 
     id: str
@@ -88,6 +92,7 @@ class Memory(Value):
     written_at: datetime
     execution_id: str
     call_key: str
+    label: Label | None = None
 
 
 class RecalledMemory(TypedDict):
@@ -108,13 +113,14 @@ CREATE TABLE memories (
     text TEXT NOT NULL,
     written_at TEXT NOT NULL,
     execution_id TEXT NOT NULL,
-    call_key TEXT NOT NULL
+    call_key TEXT NOT NULL,
+    label TEXT
 );
 CREATE INDEX memories_by_scope ON memories (scope, written_at);
 CREATE TABLE forgotten (id TEXT PRIMARY KEY, scope TEXT NOT NULL) WITHOUT ROWID;
 CREATE VIRTUAL TABLE memory_words USING fts5(scope, words, tokenize = 'porter unicode61 remove_diacritics 2');
 """
-_COLUMNS = "m.id, m.text, m.written_at, m.execution_id, m.call_key"
+_COLUMNS = "m.id, m.text, m.written_at, m.execution_id, m.call_key, m.label"
 
 _WORD = re.compile(r"[^\W_]+")
 # Scripts without spaces between words, which the tokenizer of SQLite takes for one long word: each character is one.
@@ -139,7 +145,14 @@ class MemoryFile:
     timeout: float = 10.0
 
     def remember(
-        self, scope: MemoryScope, text: str, *, written_at: datetime, execution_id: str = "", call_key: str = ""
+        self,
+        scope: MemoryScope,
+        text: str,
+        *,
+        written_at: datetime,
+        execution_id: str = "",
+        call_key: str = "",
+        label: Label | None = None,
     ) -> Memory:
         """Store a text. The same text of the same call is stored once, and not again after it was forgotten.
 
@@ -149,6 +162,7 @@ class MemoryFile:
             written_at: when it is written.
             execution_id: the execution that writes it.
             call_key: the idempotency key of the call that writes it.
+            label: who had a part in it; None where that is not tracked.
 
         Raises:
             ToolFailed: the text is empty or too long, the scope is full, or the file cannot be written.
@@ -159,7 +173,8 @@ class MemoryFile:
             )
         text = text.encode("utf-8", "replace").decode()  # SQLite stores no lone surrogates
         origin = f"{scope.digest}\0{execution_id}\0{call_key}\0{text}"
-        memory = Memory(hashlib.sha256(origin.encode()).hexdigest()[:12], text, written_at, execution_id, call_key)
+        memory_id = hashlib.sha256(origin.encode()).hexdigest()[:12]
+        memory = Memory(memory_id, text, written_at, execution_id, call_key, label)
         with self._transaction(is_writing=True) as connection:
             known = "SELECT 1 FROM memories WHERE id = ? UNION ALL SELECT 1 FROM forgotten WHERE id = ?"
             # A call that is repeated after a crash must not bring back what was forgotten in the meantime.
@@ -172,8 +187,16 @@ class MemoryFile:
         if count >= self.max_memories:
             raise ToolFailed(f"there are {count} memories, which is the maximum; forget some of them first")
         cursor = connection.execute(
-            "INSERT INTO memories (id, scope, text, written_at, execution_id, call_key) VALUES (?, ?, ?, ?, ?, ?)",
-            (memory.id, scope, memory.text, memory.written_at.isoformat(), memory.execution_id, memory.call_key),
+            "INSERT INTO memories (id, scope, text, written_at, execution_id, call_key, label) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                memory.id,
+                scope,
+                memory.text,
+                memory.written_at.isoformat(),
+                memory.execution_id,
+                memory.call_key,
+                _written_label(memory.label),
+            ),
         )
         words = (cursor.lastrowid, scope, _spaced(memory.text))
         connection.execute("INSERT INTO memory_words (rowid, scope, words) VALUES (?, ?, ?)", words)
@@ -212,7 +235,9 @@ class MemoryFile:
         with self._transaction(is_writing=False) as connection:
             sql = f"SELECT {_COLUMNS} FROM memories AS m {clause} LIMIT ?"  # noqa: S608  # constants of this module
             rows = connection.execute(sql, (scope.digest, *values, max_results)).fetchall()
-        return [Memory(row[0], row[1], datetime.fromisoformat(row[2]), row[3], row[4]) for row in rows]
+        return [
+            Memory(row[0], row[1], datetime.fromisoformat(row[2]), row[3], row[4], _read_label(row[5])) for row in rows
+        ]
 
     def forget(self, scope: MemoryScope, ids: Sequence[str] | None = None) -> int:
         """Delete memories; nothing of their text is left in the file. The time grows with the file, whose index is made anew.
@@ -302,6 +327,10 @@ class MemoryFile:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         if (version, application) == (_VERSION, _APPLICATION_ID):
             return
+        if (version, application) == (1, _APPLICATION_ID):
+            connection.execute("ALTER TABLE memories ADD COLUMN label TEXT")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            return
         if application == _APPLICATION_ID:
             raise ToolFailed(f"{self.path.name} has version {version} of memories; this agentloop reads {_VERSION}")
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -323,6 +352,23 @@ def _empty_write_ahead_log(connection: sqlite3.Connection) -> None:
         raise ToolFailed(
             "the memories are deleted, but a copy stays in the log while another program reads it; forget them again"
         )
+
+
+def _written_label(label: Label | None) -> str | None:
+    from agentloop.values.serialization import to_json  # noqa: PLC0415  # only where labels are kept
+
+    return None if label is None else to_json(label).decode()
+
+
+def _read_label(stored: str | None) -> Label | None:
+    from agentloop.values.serialization import from_json  # noqa: PLC0415  # only where labels are kept
+
+    if stored is None:
+        return None
+    try:
+        return from_json(stored, Label)
+    except (InvalidDocument, SchemaTooNew):  # of a later version, or damaged
+        return UNKNOWN
 
 
 def _phrase(word: str) -> str:
@@ -361,7 +407,9 @@ class Memories:
         """Store a fact for later conversations; return its id."""
         now = context.scope.clock.now()
         key, execution = context.idempotency_key, context.execution_id
-        return self.file.remember(self._scope(context), text, written_at=now, execution_id=execution, call_key=key).id
+        scope, label = self._scope(context), context.label
+        memory = self.file.remember(scope, text, written_at=now, execution_id=execution, call_key=key, label=label)
+        return memory.id
 
     def recall(
         self,
@@ -371,10 +419,16 @@ class Memories:
         context: ToolContext,
     ) -> list[RecalledMemory]:
         """Search what was remembered in earlier conversations, the best match first."""
-        return [
+        found = self.file.recall(self._scope(context), query, max_results)
+        recalled = [
             RecalledMemory(id=memory.id, text=memory.text, written_at=memory.written_at.isoformat(timespec="seconds"))
-            for memory in self.file.recall(self._scope(context), query, max_results)
+            for memory in found
         ]
+        if context.label is None:
+            return recalled
+        # A `ToolResult` is taken from any tool; the annotation is what it holds, for the model.
+        label = reduce(or_, [UNKNOWN if memory.label is None else memory.label for memory in found], CLEAN)
+        return cast("list[RecalledMemory]", ToolResult(recalled, label=label))
 
     def forget(
         self,
@@ -459,10 +513,10 @@ def memory_by(path: str | os.PathLike[str], scope_of: ScopeOf, *, max_memories: 
         toolkit.file.create()
     except ToolFailed as error:
         raise ConfigurationError(str(error)) from error
-    # A memory is identified by the call that wrote it, so a repeated call writes nothing more.
+    # A memory is identified by the call that wrote it, so a repeated call writes nothing more. A memory says itself whose words it is.
     tools: list[Tool] = [
-        tool(effect="idempotent")(toolkit.remember),
-        tool(effect="pure")(toolkit.recall),
-        tool(effect="idempotent")(toolkit.forget),
+        tool(effect="idempotent", own="*")(toolkit.remember),
+        tool(effect="pure", own="*")(toolkit.recall),
+        tool(effect="idempotent", own="*")(toolkit.forget),
     ]
     return Ensemble("memory", tools, description="What was learned in earlier conversations.")

@@ -7,8 +7,8 @@ from typing import Final
 
 from attrs import frozen
 
-from agentloop.values.json import JsonObject
-from agentloop.values.labels import CLEAN
+from agentloop.values.json import JsonObject, JsonValue
+from agentloop.values.labels import UNKNOWN, Label, Source
 from agentloop.values.messages import Message
 from agentloop.values.state import AgentState
 from agentloop.values.value import Value
@@ -98,11 +98,13 @@ class Summary(Value):
         text: the summary.
         covers: the number of messages that it replaces, from the first.
         at: the length of the conversation when it was created; an epoch started there.
+        label: who had a part in what it covers; None where that was not tracked.
     """
 
     text: str
     covers: int
     at: int
+    label: Label | None = None
 
     @classmethod
     def of(cls, state: AgentState) -> Summary | None:
@@ -114,7 +116,9 @@ class Summary(Value):
         if not (isinstance(text, str) and isinstance(covers, int) and isinstance(at, int)):
             return None
         # Users may replace the conversation; a summary of messages that are gone must not be shown.
-        return cls(text, covers, at) if 0 < covers <= at <= len(state.messages) else None
+        if not 0 < covers <= at <= len(state.messages):
+            return None
+        return cls(text, covers, at, _read_label(stored["label"]) if "label" in stored else None)
 
     @classmethod
     def forget_replaced(cls, state: AgentState) -> AgentState:
@@ -128,10 +132,19 @@ class Summary(Value):
 
     def save_to(self, state: AgentState) -> AgentState:
         """Return the state with this summary; it replaces an earlier one."""
-        return state.with_extension(SUMMARY, {"text": self.text, "covers": self.covers, "at": self.at})
+        kept: dict[str, object] = {"text": self.text, "covers": self.covers, "at": self.at}
+        if self.label is not None:
+            kept["label"] = [[source.kind, source.name, source.key] for source in self.label.sources]
+        return state.with_extension(SUMMARY, kept)
 
     @property
     def message(self) -> Message:
         """The user message that presents the summary to a model."""
-        # The messages that it covers are in the conversation, with their labels.
-        return Message.user(_INTRODUCTION + self.text, metadata={SUMMARY: True}, label=CLEAN)
+        return Message.user(_INTRODUCTION + self.text, metadata={SUMMARY: True}, label=self.label)
+
+
+def _read_label(stored: JsonValue) -> Label:
+    try:
+        return Label([Source(*map(str, source)) for source in stored])  # type: ignore[arg-type, union-attr]  # refused below
+    except (TypeError, ValueError):
+        return UNKNOWN

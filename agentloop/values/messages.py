@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from agentloop.errors.kinds import ContractViolation
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
-from agentloop.values.labels import ATTACHMENT, CLEAN, UNKNOWN, Label
+from agentloop.values.labels import ATTACHMENT, CLEAN, UNKNOWN, Label, SourceKind, foreign
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolExecution
 from agentloop.values.value import EncodeOnce
@@ -175,6 +175,15 @@ def _origin_of_message(message: Message) -> Label:
             label = ATTACHMENT
     for exchange in message.exchanges:
         label |= exchange.execution.origin
+    return label
+
+
+def label_of_parts(parts: Iterable[object]) -> Label:
+    """Return who had a part in an answer of a model, besides what the model had read: what its provider has fetched."""
+    label = CLEAN
+    for part in parts:
+        if type(part) is ProviderPart:
+            label |= foreign(part.wire_format, kind=SourceKind.SERVER)
     return label
 
 

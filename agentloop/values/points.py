@@ -416,10 +416,19 @@ class AroundToolUse(AroundPoint[ToolExecution]):
         # The id of a call is that of the provider; an outcome from a cache was of a call with another one.
         return "" if outcome.call.matches(self.call) else "returned the outcome of another call"
 
-    def succeed(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
-        """Create a successful execution with this value, to return without proceeding."""
+    def succeed(
+        self, value: object, content: Sequence[ContentPart] | None = None, *, label: Label | None = None
+    ) -> ToolExecution:
+        """Create a successful execution with this value, to return without proceeding.
+
+        Args:
+            value: the value.
+            content: the content for the model; None for the value.
+            label: who had a part in the value, such as `ToolExecution.label` of the outcome that it is from; None where that is not known,
+                so that it counts as foreign.
+        """
         # `with_value` replaces status and error.
-        return self.fail("", status=ToolStatus.CANCELLED).with_value(value, content)
+        return evolve(self.fail("", status=ToolStatus.CANCELLED).with_value(value, content), label=label)
 
     def fail(self, message: str, *, type: str = "ToolFailed", status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:  # noqa: A002  # names the ErrorInfo field
         """Create an unsuccessful execution, to return without proceeding or in place of what `proceed()` returned."""

@@ -28,6 +28,7 @@ from agentloop.mcp.content import (
     format_blocks,
     format_contents,
     format_effect,
+    format_label,
     format_messages,
     without_surrogates,
 )
@@ -402,6 +403,8 @@ async def _use(tool: ServedTool, arguments: Mapping[str, Any], report: ProgressC
     # The protocol allows only objects as structured content.
     if isinstance(result.value, Mapping):
         response["structuredContent"] = thaw(result.value)
+    if meta := format_label(result.label):
+        response["_meta"] = meta
     return _result(types.CallToolResult, response)
 
 

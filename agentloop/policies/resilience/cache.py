@@ -22,6 +22,7 @@ from agentloop.policies.resilience.layer import (
 from agentloop.policies.resilience.memory_store import MemoryStore
 from agentloop.tools.fitting import comparable_arguments
 from agentloop.values.json import JsonValue, canonical_json, format_json, freeze_object
+from agentloop.values.labels import Label
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CachePolicy, CallPolicy
 from agentloop.values.tool_calls import ContentPart, ToolExecution, ToolSpec
@@ -36,11 +37,13 @@ class CachedResult(Value):
         value: what the tool returned.
         content: what the model sees instead of the value; None when it sees the value.
         stored_at: when it was stored, in seconds of the loop's clock.
+        label: who had a part in it; None where that was not tracked.
     """
 
     value: JsonValue
     content: tuple[ContentPart, ...] | None
     stored_at: float
+    label: Label | None = None
 
 
 @frozen
@@ -94,11 +97,11 @@ class Cache(ResilienceLayer):
         # The policy may have changed since the result was stored, so its age counts, not only its expiry.
         if cached is not None and now - cached.stored_at < policy.seconds:
             self._report_end(ToolCallCached, point, now - cached.stored_at)
-            return point.succeed(cached.value, cached.content)
+            return point.succeed(cached.value, cached.content, label=cached.label)
         execution = await proceed()
         if execution.succeeded:
             now = self._time(self.store)
-            result = CachedResult(execution.value, execution.content, now)
+            result = CachedResult(execution.value, execution.content, now, execution.label)
             await self.store.update(namespace, key, now, lambda _: Update(result, now + policy.seconds, None))
         return execution
 

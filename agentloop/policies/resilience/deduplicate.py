@@ -404,7 +404,8 @@ class Deduplicate(ResilienceLayer):
             await earlier.wait()
             if earlier.outcome is not None:
                 self._report_end(ToolCallDeduplicated, point, earlier.key)
-                return point.succeed(earlier.outcome.value, earlier.outcome.content)
+                same = earlier.outcome
+                return point.succeed(same.value, same.content, label=same.label)
             if earlier.is_in_doubt:
                 return _in_doubt(point)
 

@@ -15,6 +15,7 @@ import click
 from attrs import evolve
 
 from agentloop._event_loops import run_in_event_loop
+from agentloop.contracts.can_intercept import uses_labels
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
@@ -36,6 +37,8 @@ from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.inventory import EVERY_FILE, load_servers, mcp_option, trust_of, trust_option
 from agentloop.service.cli.principals import principal_option
 from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop, load_served
+from agentloop.values.labels import foreign
+from agentloop.values.messages import Message, origin_of
 from agentloop.values.run_requests import Identity
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.steps import ExecutionStatus
@@ -369,6 +372,8 @@ async def _call_tool(  # the last two are those of a `ToolHandler`
 
 # --- an agent -------------------------------------------------------------------------------------------------------
 
+CLIENT = foreign("the client of the server")
+"""The label of a task for which nobody is known to ask."""
 _TASK_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -425,8 +430,10 @@ async def _do_task(
     session = arguments.get("session")
     if session is not None and loop.journal is None:
         raise ToolFailed("the argument `session` is given, and this agent keeps no conversations")
+    # Whoever writes the text of a task is the user if the server was started for somebody.
+    asks = None if principal is not None or not uses_labels(loop.interceptors) else CLIENT
     try:
-        stream = loop.stream(task, session=session, principal=principal)
+        stream = loop.stream(Message.user(task, label=asks), session=session, principal=principal)
     except InvalidParameter as error:
         raise ToolFailed(f"the argument `session`: {error}") from None
     async with _refusing(stream) as events:
@@ -438,7 +445,9 @@ async def _do_task(
     state = events.state
     if state is None or state.status is not ExecutionStatus.COMPLETED:
         raise ToolFailed("the agent was interrupted" if state is None else describe_problem(state) or str(state.status))
-    return ToolResult(state.final_text or "")
+    return ToolResult(
+        state.final_text or "", label=origin_of(state.messages) if uses_labels(loop.interceptors) else None
+    )
 
 
 def _numbered(report: ProgressCallback) -> Callable[[object], None]:

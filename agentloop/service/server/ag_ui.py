@@ -321,9 +321,9 @@ async def start_run(
     if head is not None and not head.status.is_terminal and not is_same:
         raise RequestRefused(409, "not_ended", f"the last run of the thread has not ended: it is {head.status.value}")
     state = None if head is None or is_same else await state_at(journal, head.execution_id)
-    message = _last_message(messages)
-    request = {"thread": thread_id, "input": message.text}
     agent = _only_agent(operations)
+    message = operations.labeled(principal, agent, _last_message(messages))
+    request = {"thread": thread_id, "input": message.text}
     await operations.start_state(principal, agent, message, run.execution_id, state, request, agent_id, headers)
     return run
 

@@ -7,11 +7,12 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, Mapping, Sized
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from attrs import evolve, field, frozen
 
 from agentloop._shielding import compute_in_thread
+from agentloop.contracts.can_intercept import uses_labels
 from agentloop.durable.exits import Exit
 from agentloop.durable.fold import MANY_RECORDS, state_at
 from agentloop.durable.fork_effects import ForkPolicy
@@ -25,6 +26,7 @@ from agentloop.service.server.feeds import Feeds, wait_for_change
 from agentloop.service.server.record_events import EXTENSION, JsonDict, ServerEvent, details, summary, unrecorded_head
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import EMPTY_OBJECT, format_json, freeze_object, has_more_entries, thaw
+from agentloop.values.labels import CLEAN, SourceKind, foreign
 from agentloop.values.messages import Message
 from agentloop.values.parts import Media, Text, find_url_problem
 from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS, ExecutionHead, caller_of
@@ -131,12 +133,26 @@ class Operations:
         principal.require(Scope.START)
         check_fields(body, {"input"}, {"id", "agent", "continues", "session"})
         agent, message = self.agent_named(body.get("agent")), read_message(body["input"])
+        message = self.labeled(principal, agent, message)
         execution_id = self._new_id(principal, body.get("id"), key)
         former = body.get("continues")
         if body.get("session") is not None:
             return await self._start_turn(principal, agent, message, execution_id, body, headers)
         state = None if former is None else await self._ended_state(principal, former)
         return await self.start_state(principal, agent, message, execution_id, state, body, headers=headers)
+
+    def labeled(self, principal: Principal, agent: str, message: Message) -> Message:
+        """Return a message of a principal: the words of the user, unless the client says otherwise, or nothing has authenticated it.
+
+        Args:
+            principal: who sends it.
+            agent: the name of the agent that gets it; empty for one of another process.
+            message: the message.
+        """
+        if principal.identity is None and (not agent or uses_labels(self.executions.agents[agent].interceptors)):
+            return evolve(message, label=(message.label or CLEAN) | UNAUTHENTICATED)
+        # A label can make a message more foreign; that it is nobody else's is not for a client to say.
+        return message if message.label is None or message.label.is_foreign else evolve(message, label=None)
 
     async def start_state(  # noqa: PLR0917  # all of them identify the start
         self,
@@ -411,7 +427,7 @@ class Operations:
         _require_controllable(head)
         # Without loops, the message is for a process that has one.
         agent = self._agent_of(await self._state(execution_id)) if self.executions.agents else ""
-        await self.executions.send(agent, execution_id, message, principal.name)
+        await self.executions.send(agent, execution_id, self.labeled(principal, agent, message), principal.name)
 
     async def stop(self, principal: Principal, execution_id: str, body: JsonDict) -> None:
         """Stop an execution."""
@@ -472,6 +488,10 @@ def check_fields(body: Any, required: set[str], optional: set[str]) -> None:
     if unknown:
         name = min(unknown)
         raise RequestRefused(422, "invalid_body", f"unknown field {name!r:.50}{suggest(name, required | optional)}")
+
+
+UNAUTHENTICATED: Final = foreign("a request without a token", kind=SourceKind.UNKNOWN)
+"""The label of a message of whom nothing has authenticated."""
 
 
 def check_count(items: Sized, limit: int, code: str, what: str) -> None:
