@@ -211,7 +211,7 @@ class Kit:
 
         A failure that took seconds to find is reported as it was found, since smaller cases would take as long.
         """
-        ended: list[tuple[T, Deadlock | LawViolation]] = []
+        ended: list[tuple[T, Deadlock | LawViolation | RealTime]] = []
 
         def holds(example: T) -> None:
             if ended:
@@ -221,7 +221,7 @@ class Kit:
                 return
             try:
                 check(example)
-            except (Deadlock, LawViolation) as error:
+            except (Deadlock, LawViolation, RealTime) as error:
                 self._failing, self._failure = example, error  # the last one is the smallest
                 if error.took_time:
                     ended.append((example, error))
