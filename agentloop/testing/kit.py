@@ -88,6 +88,7 @@ LAWS: Mapping[int, str] = {
         "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "
         "goes on from its record after a crash."
     ),
+    62: "Currency: who speaks for a server lists its tools as they are now, and tells of each change and of the end of the connection.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
