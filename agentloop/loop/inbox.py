@@ -151,6 +151,15 @@ class Inboxes:
                 self._recorded.setdefault(execution_id, []).append(message)
             return waits
 
+    def mark_all_recorded(self, execution_id: str) -> list[Message]:
+        """Note that all messages that wait are about to be recorded; return those that are not recorded yet."""
+        with self._lock:
+            recorded = self._recorded.setdefault(execution_id, [])
+            known = {id(message) for message in recorded}
+            added = [message for message in self.waiting.get(execution_id, ()) if id(message) not in known]
+            recorded += added
+            return added
+
     def restore(self, execution_id: str, messages: Sequence[Message]) -> None:
         """Add recorded messages before all others, except for those that wait here already.
 

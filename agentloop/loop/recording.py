@@ -251,6 +251,10 @@ class Recording:
 
     async def end(self, state: AgentState) -> None:
         """Record the final state, and end the watch."""
+        if self._inbox is not None and not state.status.is_terminal:
+            inboxes, execution_id = self._inbox
+            for message in inboxes.mark_all_recorded(execution_id):
+                self._log.record_sent(message)
         self._close_inbox()  # a message behind the last record of a suspension would be one of no run
         await self._log.end(state)
         self._check_claim()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
 from attrs import define, evolve, field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, instance_of
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler, CanCompileMessages
@@ -83,7 +83,7 @@ class SummarizeHistory(
     _sizes: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     _log: CallLog | None = field(default=None, repr=False, eq=False, kw_only=True)
-    _uses_labels: bool = field(default=False, repr=False, eq=False, kw_only=True)
+    _uses_labels: bool = field(default=False, validator=instance_of(bool), repr=False, eq=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if self.keep is not None and not 0 <= self.keep < self.tokens:

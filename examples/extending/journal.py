@@ -115,7 +115,9 @@ class JsonLinesJournal(CanJournal, CanRedactRecords):
             and not (unclaimed and head.execution_id in self._claims)
             and (not after or parse_cursor(head.cursor) < parse_cursor(after))
         ]
-        return sorted(found, key=lambda head: parse_cursor(head.cursor), reverse=True)[:limit]
+        return sorted(found, key=lambda head: parse_cursor(head.cursor), reverse=True)[
+            : None if limit is None else max(limit, 0)
+        ]
 
     async def claim(self, execution_id: str) -> Claim:
         check_id(execution_id)

@@ -26,7 +26,7 @@ from tests.loaded import loaded_agentloop
 
 FOLDER = Path(__file__).parents[2] / "examples"
 NOTHING: Mapping[str, str] = {}
-LONGER = {"durable_demo", "mcp_conformance_client", "shop_demo"}
+LONGER = {"agentdojo_table", "durable_demo", "mcp_conformance_client", "shop_demo"}
 """Programs that have tests of their own."""
 EXPECTED = {
     "bot_of_users": '+00:00"}]\nYou help bob@acme. []\n',

@@ -43,6 +43,7 @@ from agentloop.values.inference import (
     ToolChoice,
     Usage,
 )
+from agentloop.values.jobs import Job, JobSchedule, JobStatus, RunningJob, WorkerNote
 from agentloop.values.json import JsonArray, JsonObject, freeze, thaw
 from agentloop.values.labels import ArgumentOrigin, CallOrigins, Label, Source, SourceKind, Writer
 from agentloop.values.messages import Message
@@ -337,6 +338,11 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     CircuitPolicy: st.builds(CircuitPolicy, st.integers(1), st.floats(0.5, 1e6), dependency=texts),
 }
 NOT_DATA: set[type] = {
+    Job,
+    JobSchedule,
+    JobStatus,
+    RunningJob,
+    WorkerNote,
     Capabilities,
     CapabilityRow,
     Operation,

@@ -25,6 +25,11 @@ Values = Mapping[str, object]
 
 POSTGRES = ("postgresql://", "postgres://")
 """How the URL of a database may start."""
+UNREADABLE_URL = (
+    "the URL of the database cannot be read; it has the form postgresql://user:password@host:5432/database, and "
+    "characters such as @, : and / in a password are written as %40, %3A and %2F"
+)
+"""The message about a URL of another form; it quotes nothing of the URL, which can hold a password."""
 
 _CONNECT_SECONDS = 10
 _TCP_SETTINGS = {
@@ -103,10 +108,7 @@ def read_url(url: str) -> Target:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
     except ProgrammingError:
         # Without its cause, which quotes parts of the URL, such as the password.
-        raise ConfigurationError(
-            "the URL of the database cannot be read; it has the form postgresql://user:password@host:5432/database, and "
-            "characters such as @, : and / in a password are written as %40, %3A and %2F"
-        ) from None
+        raise ConfigurationError(UNREADABLE_URL) from None
     host = given.get("host") or given.get("hostaddr") or "localhost"
     name = f"{host}/{given.get('dbname') or given.get('user', '')}"
     return Target({**_TCP_SETTINGS, **given}, name, given.get("password", ""))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol, Self
 
 from attrs import Factory, evolve, field, frozen
+from attrs.validators import instance_of
 
 from agentloop.contracts.tool import (
     DEFAULT_POLICY,
@@ -94,7 +95,7 @@ class RunProgram(Tool, CanAccessToolContext, CanCallTools, CanContinueCall, CanL
     """
 
     name: str = RUN_PROGRAM
-    planned: bool = False
+    planned: bool = field(default=False, validator=instance_of(bool))
     description: str = field(
         default=Factory(lambda self: PLANNED_DESCRIPTION if self.planned else DESCRIPTION, takes_self=True), repr=False
     )

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from agentloop.durable.opening import SQLITE, scheme_of
-from agentloop.durable.postgres.connections import POSTGRES
+from agentloop.durable.postgres.connections import POSTGRES, UNREADABLE_URL
 from agentloop.errors import ConfigurationError
 
 
@@ -33,10 +33,15 @@ class ClusterDatabase:
             db: the path of a SQLite file, `sqlite:///path`, or `postgresql://user@host/name`.
 
         Raises:
-            ConfigurationError: it is empty, its scheme is unknown, or the path cannot be part of a URL.
+            ConfigurationError: it is empty, its scheme is unknown, the URL cannot be read, or the path cannot be part of a URL.
         """
         text = os.fspath(db)
         if text.startswith(POSTGRES):
+            try:
+                urlsplit(text)
+            except ValueError:
+                # Without its cause, which may quote the password.
+                raise ConfigurationError(UNREADABLE_URL) from None
             return cls("postgresql://" + text.split("://", 1)[1], None)
         if (scheme := scheme_of(text)) and not text.startswith(SQLITE):
             raise ConfigurationError(

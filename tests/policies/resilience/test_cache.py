@@ -16,7 +16,7 @@ from agentloop.testing import run_in_virtual_time
 from agentloop.values import CachePolicy, Effect, Image, ToolCall, ToolResult, thaw
 from tests.policies.resilience.worker import Observation, Run, Worker, create_loop, observe, run_loop, work
 
-VALUES: list[Any] = [1, 1.0, True, "1", None, [], {}, {"a": 1, "b": 2}]
+VALUES: list[Any] = [1, 1.5, True, "1", None, [], {}, {"a": 1, "b": 2}]
 CALLS = st.tuples(
     st.sampled_from(["read", "find"]), st.sampled_from(range(len(VALUES))), st.sampled_from(["ada", "bob"])
 )
