@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -145,12 +146,16 @@ async def test_a_rate_limits_how_many_executions_start(db: str) -> None:
 
 async def test_a_delayed_execution_starts_after_its_delay(db: str) -> None:
     async with Cluster(db) as cluster, working(db):
+        submitted = datetime.now(UTC)
         await cluster.submit(AGENT, "mark later", execution_id="later", delay=1.0)
         await cluster.submit(AGENT, "mark now", execution_id="now")
         await cluster.result("now")
         assert (await cluster.result("later")).status is ExecutionStatus.COMPLETED
+        head = await cluster.journal.head("later")
 
-    assert [line.rpartition(":")[2] for line in agents.ledger()] == ["now", "later"]
+    assert head is not None
+    assert head.started_at >= submitted + timedelta(seconds=1)
+    assert sorted(line.rpartition(":")[2] for line in agents.ledger()) == ["later", "now"]
 
 
 async def test_a_suspended_execution_is_resumed_with_decisions_which_are_used_once(db: str) -> None:
