@@ -13,7 +13,8 @@ from attrs import evolve, field, fields, frozen, has
 from hypothesis import strategies as st
 
 from agentloop.compilers.history import WholeConversation
-from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.contracts.can_accept import CanAcceptToolRuntime
+from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler, CanCompileMessages
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.errors import AgentLoopError
@@ -84,6 +85,7 @@ _BATCHES = waiting_calls("echo", "alone", "keyed").map(
 
 _AFTERWARDS = 60.0
 """How many seconds a driver is watched after the end of an execution."""
+_MARK = "(compiled by the loop)"
 _KEYS = ("a", "A", "A ", "a_", "a%", "Straße", "STRASSE", "k" * 70, "k" * 71)
 _SIMILAR_CALLS = st.lists(
     st.builds(
@@ -117,6 +119,8 @@ class DriverKit(Kit):
     Args:
         factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference())`.
         examples: the number of examples that are tried for each law.
+        breaks_prefix: whether the driver is documented to send requests that do not extend the one before, such as with other tools;
+            law 13 looks at what is compiled alone then.
         max_inferences_per_step: the maximum number of inferences that the driver declares for one step, of all of its models.
         scenarios: the model's decisions; None for `SCENARIOS`. Pass `valid_scenarios()` for a driver that asks the model again
             when a call cannot be executed: it needs more responses than a scenario with invalid calls has.
@@ -131,8 +135,10 @@ class DriverKit(Kit):
         examples: int = 100,
         max_inferences_per_step: int = 1,
         scenarios: st.SearchStrategy[Scenario] | None = None,
+        breaks_prefix: bool = False,
     ) -> None:
         super().__init__(examples=examples)
+        self.breaks_prefix = breaks_prefix
         self.scenarios: st.SearchStrategy[Scenario] = SCENARIOS if scenarios is None else scenarios
         self._asks_once = scenarios is None
         self.factory: Callable[[Scenario], CanUseTools] = checked_factory(factory)
@@ -175,6 +181,7 @@ class DriverKit(Kit):
         max_steps: int | None = None,
         agent: str = "agent",
         linger: float = 0.0,
+        mark: str = "",
     ) -> ScenarioRun:
         """Run a scenario to its end.
 
@@ -185,8 +192,11 @@ class DriverKit(Kit):
             max_steps: the step limit; None for no limit.
             agent: the agent's id.
             linger: how many seconds to wait for what comes after the end.
+            mark: the text of a message that the compiler adds; empty for none.
         """
-        bench = _DriverBench(driver or self.factory(scenario), tuple(interceptors), max_steps)
+        bench = _DriverBench(
+            driver or self.factory(scenario), tuple(interceptors), max_steps, compiler=RecordingCompiler(mark)
+        )
         start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
         states = [state async for state in bench.loop.iterate(start, execution_id=f"execution of {agent}")]
         await asyncio.sleep(linger)
@@ -316,7 +326,8 @@ class DriverKit(Kit):
         """The grammar accepts the event sequence of every run."""
 
         def holds(example: tuple[Scenario, int]) -> None:
-            run = self._run(example[0], max_steps=example[1], linger=_AFTERWARDS)
+            scenario = evolve(example[0])
+            run = self._run(scenario, max_steps=example[1], linger=_AFTERWARDS)
             monitor = ProtocolMonitor()
             for event in run.events:
                 monitor(event)
@@ -324,6 +335,8 @@ class DriverKit(Kit):
             require(7, not [*monitor.violations, *unfinished], "; ".join([*monitor.violations, *unfinished]))
             started = sum(type(event).__name__ == "AgentStepStarted" for event in run.events)
             require(7, started == run.state.step_count, f"{run.state.step_count} steps, but {started} start events")
+            asked = len(scenario.requests)
+            require(7, run.responses or not asked, f"models got {asked} requests, and no event has a response")
 
         self.for_all(st.tuples(self.scenarios, st.integers(1, 5)), holds)
 
@@ -374,7 +387,7 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
 
     def law_13(self) -> None:
-        """The compiled messages of a step extend those of the previous step, and stay where they are in the requests.
+        """The compiled messages of a step extend those of the previous step, and the requests to a model begin like the one before.
 
         A driver may add messages of its own to a request, such as a plan, behind those of the conversation.
         """
@@ -386,15 +399,11 @@ class DriverKit(Kit):
                 require(
                     13, later[: len(earlier)] == earlier, "messages that the model has seen changed within an epoch"
                 )
-            conversation = compiled[-1] if compiled else ()
+            if self.breaks_prefix:
+                return
             for requests in scenario.requests_by_model:
                 for before, after in pairwise(requests):
-                    seen = sum(message in conversation for message in before.messages)
-                    kept = _count_equal(before.messages, after.messages)
-                    said = (
-                        f"a request had {seen} messages of the conversation, and the next one begins like it for {kept}"
-                    )
-                    require(13, kept >= seen, said)
+                    _require_prefix(before, after, compiled[-1] if compiled else ())
 
         self.for_all(self.scenarios, holds)
 
@@ -612,6 +621,21 @@ class DriverKit(Kit):
         self.for_all(self.scenarios, holds)
         for name, value in _SETTINGS.items():
             self._require_setting(name, value)
+        self._require_parts()
+
+    def _require_parts(self) -> None:
+        """Require that a driver which accepts a compiler and an executor uses those of its loop."""
+        scenario = evolve(_PLAIN)
+        driver = self.factory(scenario)
+        run = self._run(scenario, driver=driver, mark=_MARK)
+        if isinstance(driver, CanAcceptMessageCompiler) and scenario.requests:
+            compiled = any(_MARK in to_json(request).decode() for request in scenario.requests)
+            require(38, compiled, "what the compiler of the loop adds to the messages is in no request")
+        if isinstance(driver, CanAcceptToolRuntime):
+            executed = [execution.name for step in run.state.steps for execution in step.executions]
+            has_batch = any(step.batches for step in run.steps)
+            said = f"the executor of the loop got no batch, and these calls were executed: {executed}"
+            require(38, has_batch or not executed, said)
 
     def _require_setting(self, name: str, value: object) -> None:
         """Require that a driver with a setting of this name has it in a request."""
@@ -693,14 +717,17 @@ class RecordingCompiler(CanCompileMessages):
     """The default compiler, which records what it compiles.
 
     Attributes:
+        mark: the text of a message that it adds; empty for none.
         compiled: the compiled messages of each request, in order, by execution id.
     """
 
+    mark: str = ""
     compiled: dict[str, list[tuple[Message, ...]]] = field(factory=dict)
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Compile the messages of a state, and record them."""
-        messages = tuple(WholeConversation().compile(state))
+        added = [Message.user(self.mark)] if self.mark else []
+        messages = (*added, *WholeConversation().compile(state))
         self.compiled.setdefault(state.execution_id, []).append(messages)
         return messages
 
@@ -785,6 +812,17 @@ class RequestEditor(Interceptor):
 def _count_equal(first: Sequence[Message], second: Sequence[Message]) -> int:
     """Return with how many equal messages two requests begin."""
     return sum(1 for _ in takewhile(bool, map(operator.eq, first, second)))
+
+
+def _require_prefix(before: InferenceRequest, after: InferenceRequest, conversation: Sequence[Message]) -> None:
+    """Check that of a request, what precedes the messages of the driver itself is the beginning of the next one (law 13)."""
+    for name in ("system_prompt", "tools"):
+        same = getattr(before, name) == getattr(after, name)
+        require(13, same, f"two requests in turn differ in {name}")
+    seen = sum(message in conversation for message in before.messages)
+    kept = _count_equal(before.messages, after.messages)
+    said = f"a request had {seen} messages of the conversation, and the next one begins like it for {kept}"
+    require(13, kept >= seen, said)
 
 
 def _words(message: Message) -> str:

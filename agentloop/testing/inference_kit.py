@@ -23,6 +23,7 @@ from agentloop.testing.samples import (
     RICH_ANSWERS,
     RICH_REQUESTS,
     VARIANTS,
+    digest_of,
     missing_marks,
     rich_requests,
 )
@@ -235,6 +236,7 @@ class InferenceKit(Kit):
         for is_streamed in (False, True):
             self._on_each(VARIANTS, partial(self._require_variant, is_streamed=is_streamed))
             self._on_model(partial(self._require_executions, is_streamed=is_streamed), NUMBERED_ANSWERS)
+            self._on_model(partial(self._require_in_turn, is_streamed=is_streamed), NUMBERED_ANSWERS)
             self._on_model(partial(self._require_other_callers, is_streamed=is_streamed), NUMBERED_ANSWERS)
         self._on_model(self._require_instances, NUMBERED_ANSWERS)
 
@@ -262,6 +264,17 @@ class InferenceKit(Kit):
         answers = await asyncio.gather(*asked)
         expected = [_said(answer) for answer in model.answers.values()]
         require(9, answers == expected, f"executions at the same time got {answers}, not {expected}")
+
+    async def _require_in_turn(self, model: AnsweringModel, *, is_streamed: bool) -> None:
+        """Check that requests in turn get their own answers, though nobody keeps them, so that one may have the identity of another."""
+        inference, count = self._bound(model), len(model.answers)
+        for number in range(PLACES):
+            index = number % count
+            answer = await _answer(inference, model.request(index), is_streamed=is_streamed)
+            expected = _said(model.answers[index])
+            require(9, answer == expected, f"a request in turn got {answer}, and the answer to it is {expected}")
+            model.requests.clear()
+            model.answered.clear()
 
     async def _require_other_callers(self, model: AnsweringModel, *, is_streamed: bool) -> None:
         """Check that of two callers with equal requests, one that is cancelled takes nothing away from the other one."""
@@ -472,6 +485,7 @@ class InferenceKit(Kit):
         if self.is_virtual:
             for failures in (0, 1):
                 self._on_each(RICH_REQUESTS, partial(self._require_whole_request, failures=failures))
+            self._on_each(VARIANTS, self._require_difference)
 
     async def _require_whole_answers(self, model: AnsweringModel) -> None:
         for index, expected in model.answers.items():
@@ -507,6 +521,20 @@ class InferenceKit(Kit):
             again = " again after a failure" if failures else ""
             said = f"of a request with {name}, what is sent to the model{again} lacks {' '.join(missing)}"
             require(FIDELITY, not missing, said)
+
+    async def _require_difference(self, model: AnsweringModel, name: str) -> None:
+        """Check that two requests which differ in one entry alone are not sent as if they did not."""
+        for is_streamed in (False, True):
+            sent: list[list[str]] = []
+            for change in VARIANTS[name]:
+                model.answered.clear()
+                try:
+                    await _ask(self._bound(model), change(model.request(0)), is_streamed=is_streamed)
+                except InferenceError:
+                    continue  # refused
+                sent.append([digest_of(each) for each in model.answered])
+            differ = sent[1:] != sent[:1] or not sent
+            require(FIDELITY, differ, f"two requests that differ in {name} are sent as equal ones")
 
     def law_45(self) -> None:
         """The event loop runs while the inference waits."""

@@ -15,7 +15,7 @@ from agentloop.values import InferenceRequest
 from agentloop.values.steps import SuspendedTurn
 from tests.generated import examples
 from tests.testing.lawful import PlanAndExecute, Planner
-from tests.testing.zoo.drivers import CallsModelTwice, CreatesIds, ForgesOutcomes
+from tests.testing.zoo.drivers import CallsModelTwice, CreatesIds, ForgesOutcomes, HidesUsedTools
 
 
 def _kit_of(driver: type[ToolCallingDriver]) -> DriverKit:
@@ -107,3 +107,8 @@ def test_drivers_obey_the_laws(name: str, law: int) -> None:
 def test_drivers_that_retry_invalid_calls_obey_the_laws(name: str, law: int) -> None:
     """Each driver that asks the model again for invalid calls obeys every law in scenarios with valid calls."""
     DriverKit(RETRYING[name], examples=examples(6), scenarios=valid_scenarios()).check(law)
+
+
+def test_a_driver_may_be_documented_to_change_its_requests() -> None:
+    """With `breaks_prefix`, law 13 looks at what is compiled alone."""
+    DriverKit(lambda scenario: HidesUsedTools(scenario.inference()), breaks_prefix=True, examples=examples(8)).check(13)

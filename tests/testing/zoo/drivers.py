@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop import AgentState, Message, ToolCallingDriver
-from agentloop.contracts import CanInfer
+from agentloop import AgentState, Message, ToolCallingDriver, ToolExecutor
+from agentloop.contracts import CanExecuteToolCalls, CanHandleEvents, CanInfer, CanIntercept
+from agentloop.contracts.tools import Tools
 from agentloop.drivers import ForwardingDriver, StepDraft
 from agentloop.errors import InferenceError, StepInterrupted
-from agentloop.events import EagerCallsDiscarded, InferenceResponseReceived
+from agentloop.events import EagerCallsDiscarded, EventBus, InferenceResponseReceived
 from agentloop.events.bus import emit_soon
 from agentloop.testing import DriverKit, Scenario
 from agentloop.values import (
@@ -520,6 +522,40 @@ def _overasking(law: int) -> Member:
 
 
 @frozen(kw_only=True)
+class HidesUsedTools(ToolCallingDriver):
+    """Breaks law 13: a tool is offered until it is used, so that each request begins anew."""
+
+    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
+        request = super().request(draft, messages)
+        used = {exchange.call.name for message in draft.state.messages for exchange in message.exchanges}
+        return evolve(request, tools=tuple([each for each in request.tools if each.name not in used]))
+
+
+@frozen(kw_only=True)
+class TellsNobody(ToolCallingDriver):
+    """Breaks law 7: what its model answers is on a bus of its own."""
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        return super().with_lifecycle(interceptor, EventBus())
+
+
+@frozen(kw_only=True)
+class SendsEverything(ToolCallingDriver):
+    """Breaks law 38: the whole conversation is sent, whatever the compiler of the loop selects."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        return state.messages
+
+
+@frozen(kw_only=True)
+class KeepsItsExecutor(ToolCallingDriver):
+    """Breaks law 38: calls are executed by an executor of its own."""
+
+    def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
+        return super().with_tool_runtime(tools, ToolExecutor().with_tools(tools))
+
+
+@frozen(kw_only=True)
 class CountsTokensElsewhere(ToolCallingDriver):
     """Breaks law 45: the event loop waits for the service that counts tokens."""
 
@@ -558,12 +594,14 @@ DRIVERS: tuple[Member, ...] = (
     _member(6, CountsUnknownAsZero),
     _member(7, EmitsTwice),
     _member(7, ReportsLate),
+    _member(7, TellsNobody),
     _member(8, CreatesIds),
     _member(9, MixesExecutions),
     _planner(9, KeepsPlanInModule),
     _member(10, ForgesOutcomes),
     _member(13, ChangesFirstMessage),
     _member(13, SendsLastMessages),
+    _member(13, HidesUsedTools),
     _member(16, IgnoresDecisions),
     _member(16, ForgetsBegunCalls),
     _member(19, LeaksTask),
@@ -587,5 +625,7 @@ DRIVERS: tuple[Member, ...] = (
     _member(38, IgnoresToolChoice),
     _member(38, IgnoresParallelToolCalls),
     _member(38, HasItsOwnOptions),
+    _member(38, SendsEverything),
+    _member(38, KeepsItsExecutor),
     _member(45, CountsTokensElsewhere),
 )

@@ -12,7 +12,7 @@ from attrs import evolve
 from agentloop.contracts import CanInfer
 from agentloop.errors import InferenceError
 from agentloop.testing import InferenceKit
-from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Text
+from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Text, ToolChoice
 from tests.testing.zoo.others import Relay
 from tests.testing.zoo.zoo import Member
 
@@ -195,6 +195,13 @@ class SendsLastMessages(Relay):
         return await super().infer(request.with_messages(request.messages[-10:]))
 
 
+class SendsNoChoice(Relay):
+    """Breaks law 44: a request is built anew, without the choice of tools."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return await super().infer(evolve(request, tool_choice=ToolChoice.auto(), parallel_tool_calls=None))
+
+
 class SendsNoFormat(Relay):
     """Breaks law 44: after a failure, the request is built anew without the format of the answer."""
 
@@ -220,6 +227,19 @@ class SharesARequest(Relay):
             return await task
         finally:
             self.running.pop(request, None)
+
+
+class KeepsAnswersById(Relay):
+    """Breaks law 9: answers are kept by the identity of a request, which is that of another one when the first is gone."""
+
+    def __init__(self, model: CanInfer) -> None:
+        super().__init__(model)
+        self.answers: dict[int, InferenceResponse] = {}
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if id(request) not in self.answers:
+            self.answers[id(request)] = await super().infer(request)
+        return self.answers[id(request)]
 
 
 class SendsInBatches(Relay):
@@ -275,6 +295,7 @@ INFERENCES: tuple[Member, ...] = (
     _inference(9, KeepsAnswersByLastMessage),
     _inference(9, KeepsAnswersByConversation),
     _inference(9, KeepsAnswersForAll),
+    _inference(9, KeepsAnswersById),
     _inference(9, SharesARequest),
     _inference(9, SendsInBatches),
     _inference(23, TakesEveryEndForNormal),
@@ -286,6 +307,7 @@ INFERENCES: tuple[Member, ...] = (
     _inference(44, DropsTextBesideCalls),
     _inference(44, CutsAnswers),
     _inference(44, SendsLastMessages),
+    _inference(44, SendsNoChoice),
     _inference(44, SendsNoFormat),
     _inference(45, BlocksTheLoop),
 )
