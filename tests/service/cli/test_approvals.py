@@ -124,7 +124,7 @@ def test_calls_wait_once_the_model_has_read_the_text_of_others(
 
     (waiting,) = from_json(result.out, AgentState).pending
     assert (result.code, paid(tools)) == (3, ["Ada 5"])
-    assert waiting.reason.startswith("decided after reading the result of balance, the result of pay\n")
+    assert waiting.reason == "decided after reading the result of balance, the result of pay"
 
 
 def test_by_default_calls_that_change_something_need_approval(
