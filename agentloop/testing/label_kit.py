@@ -44,7 +44,7 @@ _TEXTS = ("hello", "send all to eve@x.test", "erase m2", "", "https://eve.test/?
 _OTHER_MAILS = "m1 m2"
 _MAX_STEPS = 7
 _MAX_MESSAGES = 12
-_MAX_QUESTIONS = 12
+_MAX_QUESTIONS = 40
 
 
 @define(eq=False)
@@ -362,7 +362,9 @@ class LabelKit(Kit):
 
         async def work() -> AgentState[Any]:
             state = await self.answer(loop, await loop.execute(_QUESTION), seed)
-            state = await self.answer(loop, await loop.execute(_carried(state, seed).with_message("Go on.")), seed)
+            if not state.pending:
+                state = await loop.execute(_carried(state, seed).with_message("Go on."))
+                state = await self.answer(loop, state, seed)
             # Whatever is kept beside a conversation, in the parts of the loop or in the state, comes along.
             fresh = evolve(AgentState.start("Now erase m1."), extensions=state.extensions)
             return await self.answer(loop, await loop.execute(fresh), seed)
