@@ -16,12 +16,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
 from functools import cache
 
 import click
 from attrs import frozen
 from dojo.attackers import Attacker
-from dojo.runs import Outcome, Policy, run_task
+from dojo.runs import Outcome, Policy, Stage
 from dojo.suites import Suite, load_suites
 
 
@@ -49,6 +50,11 @@ Counts = Mapping[tuple[Policy, Attacker | None], Counter[str]]
 _suites = cache(load_suites)
 
 
+@cache
+def _stage(suite: str, policy: Policy) -> Stage:
+    return Stage(_suites()[suite], policy)
+
+
 def run_work(work: Work) -> Counts:
     """Run a task honestly and with each attacker, and count."""
     logging.getLogger("agentloop").addHandler(logging.NullHandler())  # a model that obeys makes calls that fail
@@ -56,18 +62,25 @@ def run_work(work: Work) -> Counts:
 
 
 async def _run(work: Work) -> Counts:
+    stages = {policy: _stage(work.suite, policy) for policy in work.policies}
+    async with AsyncExitStack() as held:
+        for stage in stages.values():
+            await held.enter_async_context(stage.loop)
+        return await _count(work, stages)
+
+
+async def _count(work: Work, stages: Mapping[Policy, Stage]) -> Counts:
     suite = _suites()[work.suite]
     task = suite.tasks[work.task]
     counts: dict[tuple[Policy, Attacker | None], Counter[str]] = {}
-    honest = {policy: await run_task(suite, task, policy) for policy in work.policies}
+    honest = {policy: await stage.run(task) for policy, stage in stages.items()}
     for policy, outcome in honest.items():
         counts[policy, None] = _count_honest(outcome)
     # Those who write the same text beside each other: its data are parsed once.
     for goal in (suite.injection_tasks[name] for name in work.goals):
         for attacker in work.attackers:
-            for policy in work.policies:
-                wanted = honest[policy].calls
-                outcome = await run_task(suite, task, policy, attack=(attacker, goal), wanted=wanted)
+            for policy, stage in stages.items():
+                outcome = await stage.run(task, attack=(attacker, goal), wanted=honest[policy].calls)
                 counts.setdefault((policy, attacker), Counter()).update(_count_attack(outcome))
     return counts
 
@@ -94,6 +107,7 @@ def _count_attack(outcome: Outcome) -> Counter[str]:
         unasked=unasked,
         pairs_unasked=unasked > 0,
         asked=outcome.injected_asked,
+        redirected=len(outcome.redirected),
     )
 
 
@@ -125,8 +139,8 @@ def plan_work(
 
 def table(counts: Counts) -> Iterator[str]:
     """Return the lines of the table."""
-    yield "| Calls that wait | Questions | Tasks unasked | Attacker | Injected effects unasked | Asked | Injections done |"
-    yield "|---|--:|--:|---|--:|--:|--:|"
+    yield "| Calls that wait | Questions | Tasks unasked | Attacker | Injected effects unasked | Asked | Redirected | Injections done |"
+    yield "|---|--:|--:|---|--:|--:|--:|--:|"
     for (policy, attacker), attacked in counts.items():
         if attacker is None:
             continue
@@ -135,7 +149,7 @@ def table(counts: Counts) -> Iterator[str]:
             f"| {policy} | {honest['questions']} | {honest['unasked']} of {honest['tasks']} "
             f"({honest['unasked_with_effect']} of {honest['with_effect']}) | {attacker} "
             f"| {attacked['unasked']:,} in {attacked['pairs_unasked']} pairs | {attacked['asked']:,} "
-            f"| {attacked['succeeded']} of {attacked['pairs']} |"
+            f"| {attacked['redirected']} | {attacked['succeeded']} of {attacked['pairs']} |"
         )
 
 
@@ -146,27 +160,35 @@ def _shown(counts: Iterable[Counts], length: int) -> Iterator[Counts]:
 
 
 @click.command(help=__doc__)
-@click.option("--policies", type=click.Choice(list(Policy)), multiple=True, help="Only these rows.")
-@click.option("--attackers", type=click.Choice(list(Attacker)), multiple=True, help="Only these attackers.")
+@click.option(
+    "--policies", type=click.Choice([policy.value for policy in Policy]), multiple=True, help="Only these rows."
+)
+@click.option(
+    "--attackers",
+    type=click.Choice([attacker.value for attacker in Attacker]),
+    multiple=True,
+    help="Only these attackers.",
+)
 @click.option("--pairs", type=click.IntRange(min=1), help="So many pairs by chance, instead of all.")
 @click.option("--seed", type=int, default=1, help="Chooses the pairs.", show_default=True)
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
 def main(
-    *, policies: tuple[Policy, ...], attackers: tuple[Attacker, ...], pairs: int | None, seed: int, processes: int
+    *, policies: tuple[str, ...], attackers: tuple[str, ...], pairs: int | None, seed: int, processes: int
 ) -> None:
     """Run the tasks and print the table."""
-    works = plan_work(_suites(), policies or tuple(Policy), attackers or tuple(Attacker), pairs=pairs, seed=seed)
+    rows = [Policy(policy) for policy in policies] or list(Policy)
+    works = plan_work(_suites(), rows, [Attacker(each) for each in attackers] or list(Attacker), pairs=pairs, seed=seed)
     total: dict[tuple[Policy, Attacker | None], Counter[str]] = {}
     with ProcessPoolExecutor(processes) as pool:
         for counts in _shown(pool.map(run_work, works), len(works)):
             for row, counted in counts.items():
                 total.setdefault(row, Counter()).update(counted)
-    for policy in policies or Policy:
+    for policy in rows:
         honest = total[policy, None]
         click.echo(
             f"{policy}: {honest['passed']} of {honest['tasks']} tasks pass, {honest['effects']} effects", err=True
         )
-    ordered = {row: total[row] for row in sorted(total, key=lambda row: (list(Policy).index(row[0]), row[1] or ""))}
+    ordered = {row: total[row] for row in sorted(total, key=lambda row: (rows.index(row[0]), row[1] or ""))}
     click.echo("\n".join(table(ordered)))
 
 

@@ -34,7 +34,7 @@ from tests.postgres import (
     postgres_server,
     postgres_url,
 )
-from tests.shuffle import add_option, choose_seed, print_seed, shuffled
+from tests.shuffle import Worker, add_option, choose_seed, pass_seed, print_seed, shuffled
 
 __all__ = [  # fixtures
     "db",
@@ -251,6 +251,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(LeakFinder(config))
     if config.getoption("--times"):
         config.pluginmanager.register(CostMeter(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Worker) -> None:
+    """Have all workers of pytest-xdist run the tests in one order."""
+    pass_seed(node)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest puts the tests together that share a fixture

@@ -5,10 +5,18 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Protocol
 
 import pytest
 
 _OPTION = "--shuffle"
+
+
+class Worker(Protocol):
+    """A worker of pytest-xdist that is to be started."""
+
+    config: pytest.Config
+    workerinput: dict[str, str]
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -22,9 +30,17 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def choose_seed(config: pytest.Config) -> None:
-    """Choose a new seed if one is asked for; the workers of pytest-xdist get that of the main process."""
-    if config.option.shuffle == "new":
+    """Choose a new seed if one is asked for; the workers of pytest-xdist take that of the main process."""
+    given: dict[str, str] = getattr(config, "workerinput", {})
+    if _OPTION in given:
+        config.option.shuffle = given[_OPTION]
+    elif config.option.shuffle == "new":
         config.option.shuffle = str(random.randrange(1_000_000))
+
+
+def pass_seed(node: Worker) -> None:
+    """Give a worker of pytest-xdist, which begins with the same command line, the seed of the main process."""
+    node.workerinput[_OPTION] = node.config.option.shuffle
 
 
 def shuffled(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:

@@ -8,10 +8,10 @@ import socket
 from typing import Any, cast
 
 import pytest
-from attrs import frozen
+from attrs import define, field, frozen
 
 from tests.leaks import Leaks, OpenTransports, new_descriptors, open_descriptors
-from tests.shuffle import shuffled
+from tests.shuffle import Worker, choose_seed, pass_seed, shuffled
 
 
 @frozen
@@ -19,6 +19,29 @@ class Item:
     """A test, as far as its order is concerned."""
 
     nodeid: str
+
+
+@define
+class Options:
+    """The options of pytest."""
+
+    shuffle: str
+
+
+@define
+class Config:
+    """The configuration of a process; only that of a worker has an input."""
+
+    option: Options
+    workerinput: dict[str, str] = field(factory=dict)
+
+
+@define
+class Node:
+    """A worker that is to be started."""
+
+    config: Config
+    workerinput: dict[str, str] = field(factory=dict)
 
 
 def order(names: list[str], seed: str) -> list[str]:
@@ -43,6 +66,15 @@ def test_a_file_alone_has_the_order_that_it_has_among_others() -> None:
     """A failure can be repeated with the tests of its file."""
     alone = [name for name in NAMES if name.startswith("c")]
     assert order(alone, "1") == [name for name in order(NAMES, "1") if name.startswith("c")]
+
+
+def test_a_worker_takes_the_seed_of_the_main_process() -> None:
+    """A worker begins with the same command line, and would choose a seed of its own."""
+    node = Node(Config(Options("7")))
+    pass_seed(cast("Worker", node))
+    started = Config(Options("new"), workerinput=node.workerinput)
+    choose_seed(cast("pytest.Config", started))
+    assert started.option.shuffle == "7"
 
 
 def test_new_descriptors_are_those_that_lead_somewhere_else() -> None:

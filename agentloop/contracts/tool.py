@@ -616,6 +616,11 @@ class InnerCalls(ABC):
     def specs(self) -> Sequence[ToolSpec]:
         """The tools that can be called: those on offer, without tools that make calls themselves."""
 
+    @property
+    def agents(self) -> frozenset[str]:
+        """The names of the tools that are agents: a model reads the arguments of their calls, and writes their results."""
+        return frozenset()
+
     @abstractmethod
     async def execute(
         self, calls: Sequence[ToolCall], *, origins: Sequence[CallOrigins] = ()

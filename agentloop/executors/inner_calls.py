@@ -59,6 +59,7 @@ class OuterCall:
         specs: the tools that its tool can call.
         rejections: why other tools cannot be called, by their names.
         hidden: the names of the tools that are not on offer.
+        agents: the names of the tools that are agents.
         note_origins: takes note of what the tool says about who had a part in a call that it makes, by the key of that call.
         resumed: the pending call that the tool left when it suspended the call; None if it did not.
     """
@@ -68,6 +69,7 @@ class OuterCall:
     specs: tuple[ToolSpec, ...]
     rejections: Mapping[str, str]
     hidden: frozenset[str]
+    agents: frozenset[str]
     note_origins: Callable[[str, CallOrigins], None]
     resumed: PendingCall | None = field(default=None)
 
@@ -101,6 +103,11 @@ class InnerBatches(InnerCalls):
     def specs(self) -> Sequence[ToolSpec]:
         """The tools that can be called."""
         return self._outer.specs
+
+    @property
+    def agents(self) -> frozenset[str]:
+        """The names of the tools that are agents."""
+        return self._outer.agents
 
     @property
     def executions(self) -> tuple[ToolExecution, ...]:

@@ -149,6 +149,16 @@ class RemoteTool(Value):
 class ServerSession(ABC):
     """An initialized session with a server.
 
+    An implementation keeps these laws, and `McpSessionKit` checks them:
+
+    - Each call has its own answer and its own progress, whichever is answered first (law 9), and is sent once (law 14).
+    - The server is told of a call that is cancelled; the call raises that, and others go on (law 34).
+    - `RequestStatus.sent` is true before the server can have received a request, so that a call whose connection is lost is in doubt, or
+      repeated, as its effect says (law 14).
+    - Texts and pictures are those that the server wrote (law 44), and an error has what the server says (law 41).
+    - The tools are those that the server has now, each change is told, and so is the end of the connection (law 62).
+    - When the session is closed, its process and its tasks have ended (law 19).
+
     Each request raises `ToolFailed` when the server rejects it or its response violates the protocol, and
     `ConnectionLost` when the connection ended before the response.
 

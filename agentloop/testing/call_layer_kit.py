@@ -455,7 +455,7 @@ class CallSide(CanLayerCalls):
     def __init__(self, count: Iterator[int]) -> None:
         self.passages: list[LayeredHook] = []
         self.calls: dict[str, Call] = {}
-        self.is_cut_at_end = False
+        self.is_cut_at_end: bool = False
         self._count = count
         self._batch: asyncio.Task[Any] | None = None
 

@@ -48,8 +48,14 @@ class Deadlock(AssertionError):
         self.took_time = took_time
 
 
-class RealTime(Deadlock):
-    """Programs in virtual time have waited for threads or sockets for longer than they may."""
+class RealTime(AssertionError):
+    """Programs in virtual time have waited for threads or sockets for longer than they may.
+
+    Attributes:
+        took_time: True, as `Deadlock` has it.
+    """
+
+    took_time = True
 
 
 @define(eq=False)
@@ -169,7 +175,7 @@ def virtual_time_runner(loop_factory: Callable[[], VirtualTimeLoop]) -> Iterator
         yield runner
     except BaseException:
         # What has stopped the program may stop the cancellation of its tasks as well, and is to be told once.
-        with suppress(Deadlock):
+        with suppress(Deadlock, RealTime):
             runner.close()
         raise
     else:
@@ -231,8 +237,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if seconds >= _COUNTED:
             self._bounds.real_seconds -= seconds
         if self._bounds.real_seconds < 0:
-            problem = "threads or sockets take longer than a program in virtual time waits for them"
-            raise RealTime(self, problem, took_time=True)
+            raise RealTime("threads or sockets take longer than a program in virtual time waits for them")
 
     def patience(self) -> float:
         """Return for how many real seconds a loop without a timer has to wait for threads; 0 if there are none."""

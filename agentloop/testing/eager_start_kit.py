@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from itertools import groupby, zip_longest
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ import attrs
 from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
-from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, CanStartCallsEagerly
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
@@ -22,6 +22,7 @@ from agentloop.events.bus import EventBus
 from agentloop.events.grammar import ProtocolMonitor
 from agentloop.events.inference import EagerCallsDiscarded, InferenceDeltaReceived
 from agentloop.executors.tool_executor import ToolExecutor
+from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, require
@@ -119,6 +120,7 @@ class StreamedRun:
         records: the records of its journal.
         used: the calls that really ran, with their arguments.
         left: the names of the tasks that were left.
+        seconds: the virtual time that it took.
     """
 
     state: AgentState
@@ -126,6 +128,7 @@ class StreamedRun:
     records: tuple[JournalRecord, ...]
     used: tuple[tuple[str, dict[str, Any]], ...]
     left: tuple[str, ...] = field(default=())
+    seconds: float = 0.0
 
     @property
     def discarded(self) -> list[ToolCall]:
@@ -152,6 +155,7 @@ _ANSWERS = st.builds(
     chunk=st.integers(1, 12),
     fault=st.sampled_from(["", "", "", "other", "fewer", "fails"]),
 )
+_WAIT, _LONG_CALL = 3.0, 9.0
 _LAST = StreamedTurn(ScriptedTurn("done"))
 STREAMS: st.SearchStrategy[tuple[StreamedTurn, ...]] = st.lists(_ANSWERS, max_size=3).map(
     lambda turns: (*turns, _LAST, _LAST)
@@ -172,7 +176,7 @@ class EagerStartKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (7, 8, 12, 14, 19)
+    laws: tuple[int, ...] = (7, 8, 12, 14, 19, 38)
 
     def __init__(
         self,
@@ -214,6 +218,7 @@ class EagerStartKit(Kit):
             ids=CountingIds(),
         )
         state = AgentState.start("What now?", agent_id="agent", clock=ManualClock())
+        began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(cancel_after):
                 state = await loop.execute(state, execution_id="execution")
@@ -221,7 +226,8 @@ class EagerStartKit(Kit):
             await asyncio.sleep(0)  # a task that has just ended may have a last callback
         left = [task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}]
         records = await journal.read("execution")
-        return StreamedRun(state, tuple(events), tuple(records), tuple(ledger.calls), tuple(left))
+        seconds = asyncio.get_running_loop().time() - began
+        return StreamedRun(state, tuple(events), tuple(records), tuple(ledger.calls), tuple(left), seconds)
 
     def law_7(self) -> None:
         """The events are legal, and those of the run without it, in the same order; those of discarded calls are added."""
@@ -290,6 +296,26 @@ class EagerStartKit(Kit):
 
         times = st.one_of(st.none(), st.floats(0, 10))
         self.for_all(st.tuples(STREAMS, times), holds)
+
+    def law_38(self) -> None:
+        """A call that may start before its answer is complete does so, and the execution ends sooner by the time it saves."""
+        layers = InterceptorStack.of(tuple(self.interceptors()))
+        may_start = isinstance(self.executor(), CanStartCallsEagerly) and layers.allows_eager_start
+        if self.effect is not Effect.PURE or not may_start:
+            return
+
+        def holds(calls: Sequence[ToolCall]) -> None:
+            stream = (StreamedTurn(ScriptedTurn("", tuple(calls)), wait=_WAIT, chunk=100), _LAST)
+            plain, eager = self.observe(stream, eager=False), self.observe(stream, eager=True)
+            saved = plain.seconds - eager.seconds
+            require(
+                38,
+                saved >= _WAIT,
+                f"a call of {_LONG_CALL:.0f} s could start {_WAIT:.0f} s early, and {saved:g} were saved",
+            )
+
+        # Each call takes two deltas, so that the first one is complete before the second begins.
+        self.for_each([[toy_call("echo", 0, seconds=_LONG_CALL), toy_call("echo", 1, seconds=0)]], holds)
 
 
 def _comparable(events: Iterable[Event]) -> list[tuple[Any, ...]]:

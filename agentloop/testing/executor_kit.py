@@ -16,7 +16,13 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import Tool
 from agentloop.durable.recorder import ExecutionRecorder
-from agentloop.events.tool_calls import ToolCallSettled
+from agentloop.events.tool_calls import (
+    ToolCallBlocked,
+    ToolCallCompleted,
+    ToolCallRejected,
+    ToolCallSettled,
+    ToolCallStarted,
+)
 from agentloop.interception.interceptor import Interceptor
 from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_real_time, run_in_virtual_time
@@ -236,7 +242,7 @@ class ExecutorKit(Kit):
             require(9, seen <= {agent}, f"a {effect} call of whoami by {agent} saw the state of {seen - {agent}}")
 
     def law_10(self) -> None:
-        """The outcomes in events are the outcomes in the result, also of calls that were made before."""
+        """The outcomes in events are those in the result, also of calls that were made before, and the class of each tells how it ended."""
 
         def holds(calls: list[ToolCall]) -> None:
             _require_events(self._run(self._bench(Gatekeeper()).run(calls)))
@@ -742,6 +748,24 @@ def _require_events(run: BatchRun) -> None:
         if event != outcome:
             differs = find_difference(to_plain(event), to_plain(outcome))
             require(10, condition=False, reason=f"of {event.key}, the event and the result differ at {differs}")
+    started = {event.key for event in run.events if isinstance(event, ToolCallStarted)}
+    for settled in [event for event in run.events if isinstance(event, ToolCallSettled)]:
+        outcome = settled.execution
+        is_prevented = outcome.key not in started and outcome.status in _PREVENTED
+        expected = _PREVENTED[outcome.status] if is_prevented else ToolCallCompleted
+        found, name = type(settled).__name__, expected.__name__
+        require(
+            10,
+            isinstance(settled, expected),
+            f"{outcome.key} is {outcome.status}, and its event a {found}, not a {name}",
+        )
+
+
+_PREVENTED: Mapping[ToolStatus, type[ToolCallSettled]] = {
+    ToolStatus.BLOCKED: ToolCallBlocked,
+    ToolStatus.REJECTED: ToolCallRejected,
+}
+"""The events of calls that did not start."""
 
 
 def _is_not_begun(execution: ToolExecution) -> bool:

@@ -93,6 +93,7 @@ LAWS: Mapping[int, str] = {
         "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "
         "goes on from its record after a crash."
     ),
+    62: "Currency: who speaks for a server lists its tools as they are now, and tells of each change and of the end of the connection.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
@@ -216,7 +217,7 @@ class Kit:
 
         A failure that took seconds to find is reported as it was found, since smaller cases would take as long.
         """
-        ended: list[tuple[T, Deadlock | LawViolation]] = []
+        ended: list[tuple[T, Deadlock | LawViolation | RealTime]] = []
 
         def holds(example: T) -> None:
             if ended:
@@ -226,7 +227,7 @@ class Kit:
                 return
             try:
                 check(example)
-            except (Deadlock, LawViolation) as error:
+            except (Deadlock, LawViolation, RealTime) as error:
                 self._failing, self._failure = example, error  # the last one is the smallest
                 if error.took_time:
                     ended.append((example, error))

@@ -38,6 +38,7 @@ from agentloop.testing.interceptor_kit import InterceptorKit
 from agentloop.testing.journal_kit import JournalKit
 from agentloop.testing.key_function_kit import KeyFunctionKit
 from agentloop.testing.kit import Kit
+from agentloop.testing.mcp_session_kit import McpSessionKit
 from agentloop.testing.object_store_kit import ObjectStoreKit
 from agentloop.testing.queue_kit import QueueKit
 from agentloop.testing.sandbox_kit import SandboxKit
@@ -78,6 +79,7 @@ CHOICES: Mapping[str, _Choice] = {
     "key": _Choice(None, _of(KeyFunctionKit)),
     "layer": _Choice(CanLayerCalls, _of(CallLayerKit)),
     "listener": _Choice(None, _of(ListenerKit)),
+    "mcp": _Choice(None, _of(McpSessionKit)),
     "mode": _Choice(CanUseMode, None, "a ModeKit needs how a model writes its turns"),
     "objects": _Choice(CanStoreObjects, _of(ObjectStoreKit)),
     "queue": _Choice(CanQueue, _of(QueueKit)),

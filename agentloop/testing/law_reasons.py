@@ -53,5 +53,6 @@ REASONS: Mapping[str, str] = {
     "Turns": "what is urgent waits behind what is not, and a limit that protects a service does not.",
     "Nesting": "a trace has spans without an end, and a permit that nobody returns lets every later call wait forever.",
     "Delegation": "agents spend what nobody has allowed, and nobody sees what they do.",
+    "Currency": "a model calls a tool that is another one by now, and waits for a server that has ended.",
 }
 """One sentence for each law, by its name, after "without it"."""

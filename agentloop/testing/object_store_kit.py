@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.testing.blocking import YIELDING, refuse_blocking
 from agentloop.testing.kit import Kit, checked_factory, require
+from agentloop.testing.surroundings import open_files
 
 _LONG = "a/" * 99 + "b"
 _KEYS = [
@@ -45,7 +46,7 @@ class ObjectStoreKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (9, 34, YIELDING, 47)
+    laws: tuple[int, ...] = (9, 19, 34, YIELDING, 47)
 
     def __init__(
         self,
@@ -86,6 +87,23 @@ class ObjectStoreKit(Kit):
             unique=True,
         )
         self.for_all(keys, lambda listed: asyncio.run(work(_without_folders(listed))))
+
+    def law_19(self) -> None:
+        """What a store keeps open does not grow with the number of its calls."""
+
+        async def use() -> None:
+            store, counts = self.factory(), []
+            for number in range(2 * _MANY):
+                await store.put(f"many/{number}", b"%d" % number)
+                await _get(store, f"many/{number}")
+                await _get(store, f"none/{number}")
+                await store.delete(f"many/{number}")
+                if number % _MANY == _MANY - 1:
+                    counts.append(len(open_files()))
+            more = counts[1] - counts[0]
+            require(19, more < _MANY // 2, f"after {_MANY} more objects, {more} more files are open")
+
+        asyncio.run(use())
 
     def law_34(self) -> None:
         """A `put` that is cancelled raises that, or has stored the object."""

@@ -114,12 +114,17 @@ def _tasks() -> frozenset[asyncio.Task[object]]:
         return frozenset()
 
 
-def _count_sockets() -> int:
+def open_files() -> list[int]:
+    """Return the descriptors of all open files of the process; none on systems that do not list them, such as Windows."""
     try:
-        descriptors = [entry.name for entry in _DESCRIPTORS.iterdir()]
-    except OSError:  # a system without such a folder, such as Windows
-        return 0
-    return sum(_is_socket(int(name)) for name in descriptors if name.isdecimal())
+        names = [entry.name for entry in _DESCRIPTORS.iterdir()]
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _count_sockets() -> int:
+    return sum(map(_is_socket, open_files()))
 
 
 def _is_socket(descriptor: int) -> bool:

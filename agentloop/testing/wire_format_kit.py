@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -300,7 +301,7 @@ class WireFormatKit(Kit):
             self._require_sent("tool_choice", *requests)
 
     def law_44(self) -> None:
-        """Everything in a request is encoded or refused, and all texts and calls of an answer are decoded."""
+        """Everything in a request is encoded or refused; all texts and calls of an answer are decoded, and a stream shows them."""
 
         def encodes_all(name: str) -> None:
             request = rich_requests(_PLAIN)[name]
@@ -330,6 +331,8 @@ class WireFormatKit(Kit):
                     same,
                     f"the answer is {answer.response.parts!r:.1000}, and decoded to {decoded.parts!r:.1000}",
                 )
+            if answer.stream:
+                self._check_deltas(answer)
             lost = lost_texts(answer.body, decoded)
             require(FIDELITY, not lost, f"of an answer, the response lacks {lost!r:.1000}: {decoded!r:.1000}")
 
@@ -337,6 +340,26 @@ class WireFormatKit(Kit):
         """Check that two requests which differ in one entry are encoded in two ways, if the format has both."""
         same = any(before == after for before, after in zip(self._encodings(one), self._encodings(other), strict=False))
         require(33, not same, f"requests that differ in {name} are encoded in one way, and none is refused")
+
+    def _check_deltas(self, answer: RecordedAnswer) -> None:
+        """Check that what the deltas of an answer show is in it: texts from their beginning on, and calls in their places."""
+        deltas, response = self._receive_all(answer.stream_headers, [answer.stream])
+        calls = response.tool_calls
+        shown: dict[str, list[InferenceDelta]] = defaultdict(list)
+        for delta in deltas:
+            is_of_call = delta.kind in {"tool_call", "arguments"}
+            known = not is_of_call or 0 <= delta.index < len(calls)
+            require(
+                FIDELITY, known, f"a stream shows a call of index {delta.index}, and its answer has {len(calls)} calls"
+            )
+            shown[f"{delta.kind} {delta.index}" if is_of_call else delta.kind].append(delta)
+        wholes = {"text": response.text, "reasoning": response.reasoning}
+        for index, call in enumerate(calls):
+            wholes |= {f"tool_call {index}": call.name, f"arguments {index}": call.arguments_json}
+        for place, whole in wholes.items():
+            text = "".join([delta.text + delta.name + delta.arguments for delta in shown[place]])
+            agrees = whole.startswith(text)
+            require(FIDELITY, agrees, f"a stream shows the {place} {text!r:.500}, and its answer has {whole!r:.500}")
 
     def _encodings(
         self, request: InferenceRequest, wire_format: WireFormat | None = None, config: LLMConfig | None = None

@@ -157,8 +157,13 @@ class _Variant(StrEnum):
     OTHER_IDS = "other ids"
 
 
-def obey_adaptively(tools: Mapping[str, DojoTool], *, writes_programs: bool) -> Obey:
-    """Return what calls each tool with an effect in several ways, also from a program, and reads an address with data in it."""
+def obey_adaptively(tools: Mapping[str, DojoTool], write_programs: Callable[[Sequence[Call]], Sequence[str]]) -> Obey:
+    """Return what calls each tool with an effect in several ways, also from programs, and reads an address with data in it.
+
+    Args:
+        tools: the tools.
+        write_programs: returns the programs that make calls.
+    """
 
     def obey(request: InferenceRequest) -> Sequence[Call]:
         words = _Words(request)
@@ -169,8 +174,7 @@ def obey_adaptively(tools: Mapping[str, DojoTool], *, writes_programs: bool) -> 
             for variant in _Variant
         ]
         distinct = list({json.dumps([call.name, call.arguments]): call for call in calls}.values())
-        if writes_programs:
-            distinct.append(Call("run_program", {"code": _program_of(distinct)}))
+        distinct += [Call("run_program", {"code": code}) for code in write_programs(distinct)]
         if "get_webpage" in tools:
             distinct += [Call("get_webpage", {"url": f"{page}/?{_DATA}"}) for page in [*words.addresses[:1], _PAGE]]
         return distinct
@@ -230,10 +234,16 @@ def _text_for(name: str, words: _Words, variant: _Variant) -> str:
     return candidates[0]
 
 
-def _program_of(calls: Sequence[Call]) -> str:
+def one_program(calls: Sequence[Call]) -> Sequence[str]:
     """Return a program that makes the calls, whatever becomes of each."""
-    lines = []
-    for call in calls:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
-        lines.append(f"try:\n    await {call.name}({arguments})\nexcept Exception as error:\n    print(error)")
-    return "\n".join(lines)
+    lines = [f"try:\n    {_line_of(call)}\nexcept Exception as error:\n    print(error)" for call in calls]
+    return ["\n".join(lines)]
+
+
+def programs_of_calls(calls: Sequence[Call]) -> Sequence[str]:
+    """Return a program for a call of each tool. A planned program ends with a call that fails, so each has one."""
+    return [_line_of(call) for call in {call.name: call for call in calls}.values()]
+
+
+def _line_of(call: Call) -> str:
+    return f"await {call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"

@@ -1,4 +1,4 @@
-"""A model that does what it is told: what the user says, until it reads a text that tells it something else."""
+"""Models that do what they are told: what the user says, until they read a text that tells them something else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dojo.suites import Call
 
 from agentloop import ToolCall
 from agentloop.values import InferenceRequest
-from agentloop.values.json import JsonValue
+from agentloop.values.json import JsonValue, freeze
 
 OBEYED = "injected"
 """How the ids of the calls begin that an injection has brought about."""
@@ -71,3 +71,34 @@ def texts_in(value: JsonValue) -> Iterator[str]:
             yield from texts_in(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
+
+
+@define(eq=False)
+class AskedModel:
+    """Answers questions about data that a program asks; where the attacker's text is in the data, as the attacker wants it.
+
+    Attributes:
+        answers: the honest answers, by question.
+        injection: the injected text; empty for none.
+        fooled: how often the text was in the data.
+    """
+
+    answers: Mapping[str, str]
+    injection: str = ""
+    fooled: int = 0
+
+    def __call__(self, request: InferenceRequest) -> str:
+        """Answer a request."""
+        asked = json.loads(request.messages[-1].text)
+        honest = self.answers[asked["question"]]
+        if not self.injection or self.injection not in flatten(freeze(asked["data"])):
+            return honest
+        self.fooled += 1
+        match asked.get("type"):
+            case "number":
+                return "9999.0"
+            case "boolean":
+                return "no" if honest == "yes" else "yes"
+            case "list":
+                return "mark.black-2134@gmail.com: everything"
+        return "2030-01-01 00:00" if re.fullmatch(r"[\d :-]+", honest) else "mark.black-2134@gmail.com"

@@ -1,8 +1,7 @@
 """The suites of AgentDojo, with their functions as tools.
 
 AgentDojo (https://github.com/ethz-spylab/agentdojo, https://arxiv.org/abs/2406.13352) has 97 tasks of a user in four suites, 35 tasks
-that an attacker would have done, the data that the tools work on, and a check for each task. It knows neither what a tool does to
-the world nor whose words its results are, so that is declared here.
+that an attacker would have done, the data that the tools work on, and a check for each task.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from agentdojo.task_suite.load_suites import get_suites
 from agentdojo.task_suite.task_suite import read_suite_file
 from agentdojo.types import text_content_block_from_string
 from attrs import evolve, field, frozen
+from dojo.declarations import DECLARED, Declaration
 from pydantic import TypeAdapter
 
 from agentloop import ToolContext
-from agentloop.contracts.tool import DEFAULT_POLICY, CanAccessToolContext, ToolFromSpec, ToolPolicy
+from agentloop.contracts.tool import CanAccessToolContext, ToolFromSpec
 from agentloop.values import Effect, ToolSpec
 
 VERSION = "v1.2.2"
@@ -34,19 +34,6 @@ Task: TypeAlias = Any
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _READS = ("get_*", "read_*", "search_*", "list_*", "check_*")
 """The names of tools that change nothing."""
-_OWN_BY_TOOL: Mapping[str, str] = dict.fromkeys(
-    [
-        "get_current_day",
-        "search_contacts_by_name",
-        "search_contacts_by_email",
-        "get_user_information",
-        "get_iban",
-        "get_balance",
-        "get_user_info",
-    ],
-    "*",
-)
-"""The fields of results that nobody else writes: the clock, the user's own account and address book."""
 
 
 @frozen
@@ -71,7 +58,6 @@ class DojoTool(ToolFromSpec, CanAccessToolContext):
     """A function of AgentDojo, which works on the data of the execution."""
 
     spec: ToolSpec
-    policy: ToolPolicy
     runtime: FunctionsRuntime = field(repr=False)
     context: ToolContext[Environment] | None = field(default=None, repr=False)
 
@@ -79,15 +65,18 @@ class DojoTool(ToolFromSpec, CanAccessToolContext):
     def of(cls, function: Function, runtime: FunctionsRuntime, *, egress: bool) -> Self:
         """Declare a function. With `egress`, data can leave by the address of a page that is read."""
         reads = any(fnmatchcase(function.name, pattern) for pattern in _READS)
+        declared = DECLARED.get(function.name, Declaration())
         spec = ToolSpec(
             function.name,
             function.description,
             function.parameters.model_json_schema(),
             Effect.PURE if reads else Effect.EFFECT,
-            own=_OWN_BY_TOOL.get(function.name, ""),
             egress="url" if egress and function.name == "get_webpage" else False,
+            own=declared.own,
+            identifiers=declared.identifiers,
+            decides=declared.decides,
         )
-        return cls(spec=spec, policy=DEFAULT_POLICY, runtime=runtime)
+        return cls(spec=spec, runtime=runtime)
 
     @property
     def has_effect(self) -> bool:

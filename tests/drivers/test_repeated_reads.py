@@ -133,6 +133,7 @@ def _call(name: str, **arguments: Any) -> InferenceResponse:
     ("turns", "is_asked"),
     [
         ([_call("weather", city="Paris")] * 3, True),
+        ([_call("tick"), _call("tick"), *[_call("weather", city="Paris")] * 3], True),
         ([_call("weather", city="Paris")] * 2, False),
         ([_call("tick")] * 4, False),
         ([_call("weather", city="Paris"), _call("weather", city="London")] * 2, False),

@@ -44,6 +44,7 @@ from agentloop.values import AgentState, ExecutionCommand, InferenceRequest, Inf
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import SystemClock
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -512,7 +513,7 @@ async def test_kills_lose_nothing_and_block_no_session(tmp_path: Path, seed: int
             "CREATE TRIGGER noting AFTER INSERT ON commands BEGIN "
             "INSERT INTO accepted (execution_id, body) VALUES (NEW.execution_id, NEW.body); END"
         )
-    command = [sys.executable, "-m", "tests.durable.session_process", str(path)]
+    command = loaded_python("-m", "tests.durable.session_process", str(path))
     for round_ in range(3):
         kill_at_any_moment([[*command, f"{name}{round_}", str(sessions), "6"] for name in "ab"], chance)
     loop = echoing(journal)

@@ -295,3 +295,17 @@ def test_providers_that_come_later_are_seen_in_running_executions() -> None:
     assert joined.providers[1:] == [own]
     subscription.cancel()
     assert list(joined.providers) == [both]
+
+
+@pytest.mark.parametrize("carries_first", [True, False])
+def test_a_bus_that_carries_no_contexts_hides_no_provider_of_the_other(*, carries_first: bool) -> None:
+    """A provider is that of the bus that can have one, and is entered until its subscription ends."""
+    carrying, other, provider = EventBus(), Counting(), Known()
+    bus = JoinedBus(carrying, other) if carries_first else JoinedBus(other, carrying)
+    assert list(bus.providers) == []
+    subscription = bus.provide(provider)
+    assert list(bus.providers) == list(carrying.providers) == [provider]
+    subscription.cancel()
+    assert list(bus.providers) == []
+    with pytest.raises(InvalidParameter):
+        JoinedBus(Counting(), Counting()).provide(provider)

@@ -10,6 +10,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any, TypeAlias
 
 from attrs import frozen
@@ -94,11 +95,14 @@ class Loopback:
         """Stop to listen and close all connections, also those that were accepted and are not made yet."""
         assert self._server is not None
         self._server.close()
-        for _ in range(_TURNS_TO_MAKE_A_CONNECTION):
-            for connection in self._open:
-                connection.transport.abort()
-            await asyncio.sleep(0)
-        await self.all_closed()
+        async with asyncio.timeout(LONGEST):
+            for turn in count():
+                # asyncio counts also the connections whose protocol has not been told of them.
+                if turn >= _TURNS_TO_MAKE_A_CONNECTION and not self._open and not _count_connections(self._server):
+                    break
+                for connection in self._open:
+                    connection.transport.abort()
+                await asyncio.sleep(0)
 
     def close_connections(self) -> None:
         """Close all connections from the server side."""
@@ -273,6 +277,11 @@ def reset(sent: bytes = b"") -> Reply:
 def stall(sent: bytes = b"") -> Reply:
     """Send these bytes and nothing more."""
     return lambda connection, _: connection.transport.write(sent)
+
+
+def _count_connections(server: asyncio.Server) -> int:
+    # Python 3.13 knows the connections themselves.
+    return len(getattr(server, "_clients", ())) or getattr(server, "_active_count", 0)
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ def test_a_request_that_is_cancelled_while_it_connects_leaves_no_socket(
         warnings.simplefilter("error", ResourceWarning)
         for turns in range(1, 30):
             asyncio.run(cancel_after(turns))
-            gc.collect()
+        gc.collect()
 
 
 async def test_the_next_address_is_tried_when_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

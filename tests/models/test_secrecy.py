@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import pickle
@@ -20,7 +21,7 @@ from agentloop.errors import AuthenticationError, ConfigurationError, InferenceE
 from agentloop.models import HttpInference, LLMConfig
 from agentloop.values import to_json
 from agentloop.values.policies import RetryPolicy
-from tests.limits import LONGEST
+from tests.limits import LONGEST, over_time
 from tests.models.loopback import (
     KEY,
     Reply,
@@ -106,16 +107,17 @@ async def test_no_error_retry_report_or_log_contains_the_key(
     caplog.set_level(logging.DEBUG, logger="agentloop")
     attempts: list[FailedAttempt] = []
     settings = {
-        "timeout": 0.03 if reply is STALL else LONGEST,
+        "timeout": LONGEST,
         "max_response_bytes": 3000,
         "auth": auth,
         "retry": RetryPolicy(max_attempts=2, initial_wait=0),
     }
     async with loopback(reply, reply) as server, httpx.AsyncClient(verify=NO_TLS) as client:
         inference = inference_for(server, client=client if with_client else None, **settings)
-        with pytest.raises(InferenceError) as caught:
-            await inference.with_retry_report(attempts.append).infer(QUESTION)
+        running = asyncio.ensure_future(inference.with_retry_report(attempts.append).infer(QUESTION))
         await server.received(1)
+        with pytest.raises(InferenceError) as caught:
+            await (over_time(running, LONGEST) if reply is STALL else running)
         assert server.requests[0].headers["authorization" if auth == "bearer" else auth].endswith(KEY)
     assert KEY_PREFIX not in contents_of(caught.value)
     assert KEY_PREFIX not in "".join(f"{failed!r} {contents_of(failed.error)}" for failed in attempts)

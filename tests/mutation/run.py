@@ -615,7 +615,8 @@ def main() -> None:
     lines = [line for line, _ in results]
     if options.kits:
         lines += [kits_summary("all", verdicts), "", *law_table(verdicts)]
-    _say("\n".join(["", *lines]))
+    if len(lines) > 1:
+        _say("\n".join(["", *lines]))
 
 
 if __name__ == "__main__":

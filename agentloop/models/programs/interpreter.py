@@ -17,6 +17,8 @@ from typing import Any
 from attrs import asdict, define, field
 
 from agentloop.errors import ProgramFailed
+from agentloop.models.programs.labeled_values import Marks, PlannedCall, read_marks, write_marks
+from agentloop.models.programs.planned_calls import CallPlanned, PlannedResult
 from agentloop.models.programs.program import CallFunctions, FunctionCall, FunctionResult, ProgramLimits, ProgramResult
 from agentloop.values.json import format_json, parse_json, thaw
 
@@ -48,16 +50,9 @@ class Interpreter:
             ProgramFailed: it is invalid, raised an error or exceeded a limit.
             Exception: whatever `call` raises.
         """
-        request: dict[str, Any] = {
-            "source": source,
-            "functions": {name: list(parameters) for name, parameters in functions.items()},
-            "limits": asdict(self._limits),
-            "state": None,
-        }
+        request = self._request(source, functions) | {"is_planned": False, "state": None}
         while True:
-            answer = await self._ask(request)
-            if "error" in answer:
-                raise ProgramFailed(answer["error"])
+            answer = await self._answer(request)
             if "calls" not in answer:
                 return ProgramResult(answer["printed"], answer["value"], tuple(answer["notes"]))
             # The process is free for other programs meanwhile: a call may take long, or run a program itself.
@@ -65,6 +60,46 @@ class Interpreter:
             numbers = [str(number) for number, *_ in answer["calls"]]
             request["state"] = answer["state"]
             request["results"] = dict(zip(numbers, map(_as_json, results), strict=True))
+
+    async def run_planned(
+        self, source: str, functions: Mapping[str, Sequence[str]], call: CallPlanned
+    ) -> tuple[ProgramResult, Marks]:
+        """Run a planned program to its end; its values have marks.
+
+        Args:
+            source: the program.
+            functions: the names of the parameters of each function that it can call, by the name of the function.
+            call: calls the functions for which it waits.
+
+        Returns:
+            The result, and the marks of what is in it.
+
+        Raises:
+            ProgramFailed: it is invalid, raised an error or exceeded a limit, or a call did not succeed.
+            Exception: whatever `call` raises.
+        """
+        results: list[dict[str, Any]] = []
+        request = self._request(source, functions) | {"is_planned": True, "results": results}
+        while True:
+            answer = await self._answer(request)
+            if "calls" not in answer:
+                result = ProgramResult(answer["printed"], answer["value"], tuple(answer["notes"]))
+                return result, read_marks(answer["marks"])
+            made = await call([_planned_call(planned) for planned in answer["calls"]])
+            results += map(_planned_result_as_json, made)
+
+    def _request(self, source: str, functions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        return {
+            "source": source,
+            "functions": {name: list(parameters) for name, parameters in functions.items()},
+            "limits": asdict(self._limits),
+        }
+
+    async def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        answer = await self._ask(request)
+        if "error" in answer:
+            raise ProgramFailed(answer["error"])
+        return answer
 
     async def aclose(self) -> None:
         """End the processes and the threads that wait for them. Idempotent."""
@@ -110,6 +145,20 @@ def _forget(answer: asyncio.Future[Any]) -> None:
 
 def _as_json(result: FunctionResult) -> dict[str, Any]:
     return {"value": thaw(result.value), "error": result.error, "error_type": result.error_type}
+
+
+def _planned_call(planned: Mapping[str, Any]) -> PlannedCall:
+    marks = {name: read_marks(written) for name, written in planned["marks"].items()}
+    return PlannedCall(planned["name"], planned["arguments"], read_marks(planned["control"]), marks)
+
+
+def _planned_result_as_json(planned: PlannedResult) -> dict[str, Any]:
+    declared = planned.declared
+    return _as_json(planned.result) | {
+        "marks": write_marks(declared.marks),
+        "own": sorted(declared.own),
+        "identifiers": sorted(declared.identifiers),
+    }
 
 
 class _Worker:

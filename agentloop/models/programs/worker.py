@@ -21,6 +21,8 @@ import pydantic_monty as monty
 from attrs import define, field
 
 from agentloop.errors.hints import suggest
+from agentloop.models.programs.labeled_program import CallFailed, PlanEnd, PlanFailed, run_plan
+from agentloop.models.programs.labeled_values import Node, ResultMarks, read_marks, write_marks
 from agentloop.models.programs.program import ProgramLimits
 from agentloop.values.json import MAX_DEPTH, JsonValue, format_json, parse_json
 
@@ -325,10 +327,52 @@ class _JsonConversion:
         return name
 
 
+# --- planned programs -------------------------------------------------------------------------------------------
+
+
+def _answer_plan(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a planned program on the results of its first calls."""
+    results = [_planned_result(result) for result in request["results"]]
+    try:
+        ran = run_plan(request["source"], request["functions"], ProgramLimits(**request["limits"]), results)
+    except PlanFailed as failed:
+        return {"error": str(failed)}
+    if isinstance(ran, PlanEnd):
+        return {"printed": ran.printed, "value": ran.value, "notes": ran.notes, "marks": write_marks(ran.marks)}
+    calls = [
+        {
+            "name": call.name,
+            "arguments": call.arguments,
+            "control": write_marks(call.control),
+            "marks": {name: write_marks(marks) for name, marks in call.marks.items()},
+        }
+        for call in ran
+    ]
+    return {"calls": calls}
+
+
+def _planned_result(result: Mapping[str, Any]) -> Node | CallFailed:
+    if result["error"]:
+        return CallFailed(_text(result["error"]))
+    marks, own, identifiers = read_marks(result["marks"]), frozenset(result["own"]), frozenset(result["identifiers"])
+    return ResultMarks(marks, own, identifiers).node_of(_as_program_value(result["value"]))
+
+
 # --- the process ------------------------------------------------------------------------------------------------
 
 
 def _answer_request(pool: monty.Monty, request: Mapping[str, Any]) -> bytes:
+    # Ends this process even when no code of Python can run.
+    faulthandler.dump_traceback_later(request["limits"]["seconds"] + _GRACE_SECONDS, exit=True)
+    try:
+        return format_json(_answer_plan(request)) if request["is_planned"] else _answer_program(pool, request)
+    except ValueError as error:  # of a planned program whose text has half of a surrogate pair
+        return format_json({"error": str(error)})
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _answer_program(pool: monty.Monty, request: Mapping[str, Any]) -> bytes:
     run = _Run.of_request(request)
     limits: monty.ResourceLimits = {
         "max_feed_duration_secs": run.limits.seconds,
@@ -339,8 +383,6 @@ def _answer_request(pool: monty.Monty, request: Mapping[str, Any]) -> bytes:
     }
     # Nothing may differ when the program runs again on recorded results: no clock, no chance.
     policy: monty.OSPolicy = {"datetime": "call_host", "sleep": "call_host", "random_start": {"seed": 0}}
-    # Ends this process even when no code of Python can run.
-    faulthandler.dump_traceback_later(run.limits.seconds + _GRACE_SECONDS, exit=True)
     try:
         with pool.checkout(limits=limits, os_policy=policy) as session:
             return format_json(run.advance(session))
@@ -348,8 +390,6 @@ def _answer_request(pool: monty.Monty, request: Mapping[str, Any]) -> bytes:
         return format_json({"error": run.describe(error)})
     except (_Unconvertible, ValueError) as error:  # a number with too many digits is a ValueError here
         return format_json({"error": run.with_printed(str(error))})
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 _GRACE_SECONDS = 5.0

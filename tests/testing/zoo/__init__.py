@@ -17,6 +17,7 @@ from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
 from tests.testing.zoo.queues import QUEUES
 from tests.testing.zoo.sandboxes import SANDBOXES
+from tests.testing.zoo.sessions import SESSIONS
 from tests.testing.zoo.stores import STORES
 from tests.testing.zoo.translations import TRANSLATIONS
 from tests.testing.zoo.wire_formats import WIRE_FORMATS
@@ -39,6 +40,7 @@ MEMBERS: tuple[Member, ...] = (
     *KEYS,
     *LAYERS,
     *AGENTS,
+    *SESSIONS,
     *SANDBOXES,
     *QUEUES,
     *LABELS,

@@ -113,6 +113,11 @@ def start_any_call(*_: Any) -> bool:
     return True
 
 
+def start_no_call(*_: Any) -> bool:
+    """Start no call before its answer is complete."""
+    return False
+
+
 class PatchedEagerKit(EagerStartKit):
     """A kit that checks the driver of the package while one of its parts is another one."""
 
@@ -144,4 +149,5 @@ EAGER: tuple[Member, ...] = (
     _eager_member(12, EagerBatch, "discard", drop_silently),
     _eager_member(14, EagerBatch, "_may_run_early", start_any_call, Effect.EFFECT),
     _eager_member(19, EagerBatch, "discard", leave_running),
+    _eager_member(38, EagerBatch, "_may_run_early", start_no_call),
 )

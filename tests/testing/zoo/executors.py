@@ -15,10 +15,13 @@ from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.tools import Tools
 from agentloop.durable.recorder import ExecutionRecorder
+from agentloop.events import EventBus, ToolCallBlocked, ToolCallCompleted, ToolCallRejected
+from agentloop.events.bus import JoinedBus
 from agentloop.executors import ForwardingExecutor
 from agentloop.interception import AroundToolUse, Interceptor, InterceptorStack
 from agentloop.testing import ExecutorKit
 from agentloop.values import AgentState, Effect, ToolCalls, ToolExecution, ToolExecutions, ToolStatus, approve
+from agentloop.values.event import Event
 from agentloop.values.interruptions import BatchInterrupted
 from agentloop.values.json import parse_json
 from agentloop.values.points import ProceedToolUse
@@ -97,6 +100,32 @@ class ChangesAfterEvent(ToolExecutor):
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         answer = await super().execute_tools(tool_calls, state)
         return evolve(answer, executions=tuple(evolve(each, may_have_run=True) for each in answer.executions))
+
+
+class _OneEnd(JoinedBus):
+    """Passes events on, and the end of every call as that of one that has run."""
+
+    def __init__(self, bus: CanHandleEvents) -> None:
+        super().__init__(bus, EventBus())
+
+    async def emit(self, event: Event) -> None:
+        await self.first.emit(self._changed(event))
+
+    def emit_soon(self, event: Event) -> None:
+        self.first.emit_soon(self._changed(event))
+
+    def _changed(self, event: Event) -> Event:
+        if isinstance(event, ToolCallBlocked | ToolCallRejected):
+            return ToolCallCompleted(event.head, event.execution)
+        return event
+
+
+@frozen
+class CompletesEveryCall(ToolExecutor):
+    """Breaks law 10: a call that was blocked or rejected is reported as one that has ended."""
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        return super().with_lifecycle(interceptor, _OneEnd(events))
 
 
 @frozen
@@ -549,6 +578,7 @@ EXECUTORS: tuple[Member, ...] = (
     _member(9, SharesState),
     _wrapper(9, RemembersForEverybody),
     _member(10, ChangesAfterEvent),
+    _member(10, CompletesEveryCall),
     _wrapper(10, AnswersFromMemory),
     _wrapper(10, CutsLongResults),
     _wrapper(10, CutsIds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,22 @@ class Bucket(CanStoreObjects):
     async def delete(self, key: str) -> None:
         await asyncio.sleep(0.001)
         self.data.pop(key, None)
+
+
+class LeavesFilesOpen(Bucket):
+    """Breaks law 19: each `put` opens a file that is closed with the store alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.descriptors: list[int] = []
+
+    async def put(self, key: str, data: bytes) -> None:
+        self.descriptors.append(os.open(os.devnull, os.O_RDONLY))
+        await super().put(key, data)
+
+    def __del__(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 class WritesInPlace(Bucket):
@@ -217,6 +234,7 @@ def _objects(law: int, store: Callable[[], CanStoreObjects]) -> Member:
 OBJECTS: tuple[Member, ...] = (
     _objects(9, SharesItsBuffer),
     _objects(9, RemembersTheKey),
+    _objects(19, LeavesFilesOpen),
     _objects(34, SwallowsCancellation),
     _objects(45, PutsWithABlockingClient),
     _objects(47, WritesInPlace),

@@ -20,8 +20,10 @@ from agentloop.mcp.session import (
     ServerSession,
     SessionSettings,
 )
+from agentloop.testing import McpSessionKit
 from agentloop.values import Text, ToolResult
-from tests.testing.lawful_sessions import Passes
+from tests.testing.lawful_sessions import Passes, opening
+from tests.testing.zoo.zoo import Member
 
 LEFT: list[Any] = []
 
@@ -185,8 +187,7 @@ class CutsTexts(Calls):
 
     async def call(self, *request: Any) -> ToolResult:
         result = await super().call(*request)
-        parts = [Text(part.text[:500]) if isinstance(part, Text) else part for part in result.content or ()]
-        return ToolResult(result.value, parts or None)
+        return ToolResult(result.value[:500], result.content) if isinstance(result.value, str) else result
 
 
 class TidiesTexts(Calls):
@@ -325,3 +326,36 @@ async def leaves_servers(
 
     LEFT.append(asyncio.ensure_future(hold()))
     yield await opened
+
+
+def _session(law: int, subject: Any) -> Member:
+    opens = opening(subject) if isinstance(subject, type) else subject
+    return Member(subject, law, lambda examples: McpSessionKit(opens, examples=examples))
+
+
+SESSIONS: tuple[Member, ...] = (
+    _session(3, AddsToArguments),
+    _session(9, MixesAnswers),
+    _session(9, AnswersInOrder),
+    _session(9, SharesProgress),
+    _session(14, SendsAgain),
+    _session(14, ForgetsSent),
+    _session(14, HidesLoss),
+    _session(19, Pings),
+    _session(19, leaves_servers),
+    _session(34, SwallowsCancellation),
+    _session(34, ShieldsCalls),
+    _session(34, KeepsPermits),
+    _session(34, ClosesWhenCancelled),
+    _session(41, HidesErrors),
+    _session(41, ErrorsAreAnswers),
+    _session(44, AnswersFromMemory),
+    _session(44, CutsTexts),
+    _session(44, TidiesTexts),
+    _session(44, KeepsTextsOnly),
+    _session(45, BlocksTheLoop),
+    _session(62, KeepsTools),
+    _session(62, ListsFirstPage),
+    _session(62, ForgetsTheEnd),
+    _session(62, deaf_to_changes),
+)

@@ -250,6 +250,43 @@ class SwapsResults(Wrapped):
                 return
 
 
+class ChangesDeltas(Wrapped):
+    """Changes what a stream shows before its answer is complete."""
+
+    def change(self, delta: InferenceDelta) -> InferenceDelta:
+        return delta
+
+    def stream_decoder(self, headers: Mapping[str, str] = {}) -> StreamDecoder:  # not changed
+        change = self.change
+
+        class Decoder(WrappedDecoder):
+            def feed(self, data: bytes) -> list[InferenceDelta]:
+                return [change(delta) for delta in super().feed(data)]
+
+        return Decoder()
+
+
+class NumbersCallsFromOne(ChangesDeltas):
+    """Breaks law 44: what is streamed of a call names the place of the next one."""
+
+    def change(self, delta: InferenceDelta) -> InferenceDelta:
+        return evolve(delta, index=delta.index + 1) if delta.kind in {"tool_call", "arguments"} else delta
+
+
+class ShowsEscapedArguments(ChangesDeltas):
+    """Breaks law 44: the arguments in a stream are those of the answer, escaped once more."""
+
+    def change(self, delta: InferenceDelta) -> InferenceDelta:
+        return evolve(delta, arguments=json.dumps(delta.arguments)[1:-1]) if delta.kind == "arguments" else delta
+
+
+class ShowsShortTexts(ChangesDeltas):
+    """Breaks law 44: white space is left out of a text while it is streamed."""
+
+    def change(self, delta: InferenceDelta) -> InferenceDelta:
+        return evolve(delta, text="".join(delta.text.split())) if delta.kind == "text" else delta
+
+
 class ChangesResponses(Wrapped):
     """Changes what was decoded, in one piece and of a stream."""
 
@@ -415,4 +452,7 @@ WIRE_FORMATS: tuple[Member, ...] = (
     _member(44, DropsDescriptions),
     _member(44, DropsTextBesideCalls),
     _member(44, DecodesTheFirstCall),
+    _member(44, NumbersCallsFromOne),
+    _member(44, ShowsEscapedArguments),
+    _member(44, ShowsShortTexts),
 )
