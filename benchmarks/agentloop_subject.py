@@ -62,11 +62,16 @@ def driver(url: str, *, streaming: bool = False) -> ToolCallingDriver:
 
 
 def agent(url: str, tool: str) -> Callable[[], Awaitable[object]]:
-    """Return an execution; `async normal` and `async full` are recorded in a SQLite file that is written to disk so often."""
-    kind, _, written = tool.rpartition(" ") if tool.endswith((" normal", " full")) else (tool, "", "")
-    path = Path(os.environ["BENCHMARK_FOLDER"]) / f"{next(NUMBERS)}.db"
-    journal = SqliteJournal(path, synchronous="full" if written == "full" else "normal") if written else None
-    loop = AgentLoop(driver(url), [TOOLS[kind]], system_prompt=PROMPT, max_steps=None, journal=journal)
+    """Return an execution.
+
+    `async normal` and `async full` are recorded in a SQLite file that is written to disk so often, and `async labels` keeps labels.
+    """
+    kind, _, part = tool.rpartition(" ") if tool.endswith((" normal", " full", " labels")) else (tool, "", "")
+    options: dict[str, Any] = {"approve": "untrusted"} if part == "labels" else {}
+    if part in {"normal", "full"}:
+        path = Path(os.environ["BENCHMARK_FOLDER"]) / f"{next(NUMBERS)}.db"
+        options["journal"] = SqliteJournal(path, synchronous="full" if part == "full" else "normal")
+    loop = AgentLoop(driver(url), [TOOLS[kind]], system_prompt=PROMPT, max_steps=None, **options)
 
     async def run() -> object:
         state = await loop.execute(QUESTION)

@@ -64,6 +64,7 @@ ROWS = [
     _stream("a chunk, burst", "burst", 500, 2),
     _turns("50 async tools", "2x50", 50, "wait async"),
     _turns("50 plain tools", "2x50", 50, "wait plain"),
+    _turns("a turn with labels", "10x1", 50, "async labels", repeat=5),
     _turns("a turn with SQLite, normal", "10x1", 50, "async normal", repeat=5),
     _turns("a turn with SQLite, full", "10x1", 50, "async full", repeat=5),
     _turns("20 executions at once", "5x1", 100, at_once=20),  # of 200, connections time out under valgrind

@@ -121,6 +121,23 @@ ROWS = [
         fresh=True,
     ),
     Row(
+        "a turn with labels",
+        _turns("10x1", "async labels", repeat=10),
+        budgets=(1.1, None),
+        units=100,
+        base="async",
+        peers=False,
+    ),
+    Row(
+        "a turn at 200 turns with labels",
+        _turns("200x1", "async labels"),
+        budgets=(1.1, None),
+        units=200,
+        rounds=0.6,
+        base="async",
+        peers=False,
+    ),
+    Row(
         "a turn with SQLite, normal",
         _turns("10x1", "async normal", repeat=10),
         budgets=(1.5, None),

@@ -48,7 +48,10 @@ class Labeling(CanLayerCalls):
         recorded = None if self._scope.log is None else self._scope.log.recorded_call(call.key)
         outcome = None if recorded is None else recorded.execution
         if outcome is None:
-            self._programs.setdefault(call.key, label)
+            # A program that was suspended has received the results of the calls that it does not make again.
+            settled = () if call.resumed is None else call.resumed.settled
+            received = reduce(or_, [exchange.execution.origin for exchange in settled], label)
+            self._programs.setdefault(call.key, received)
         else:
             self.add_result(outer, outcome.origin)
         said = CallOrigins(label) if said is None else said

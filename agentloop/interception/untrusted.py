@@ -52,7 +52,9 @@ class AskUntrusted(Interceptor, CanForetellQuestions, CanNameTools, CanUseLabels
         if point.decision is not None:
             return point.suspend()  # takes back what outer interceptors changed since the decision
         label = UNKNOWN if point.label is None else point.label
-        if point.is_agent or not (label.is_foreign or point.origins) or not _is_questionable(point, label):
+        if point.is_agent or not _has_consequences(point.tool) or not (label.is_foreign or point.origins):
+            return point
+        if not _is_questionable(point, label):
             return point
         if await first_match(self.unless, point) is not None:
             return point

@@ -34,6 +34,7 @@ from agentloop.testing.kit import LawTests as LawTests
 from agentloop.testing.kit import LawViolation as LawViolation
 from agentloop.testing.kit import check_laws as check_laws
 from agentloop.testing.kit import stable_prefix as stable_prefix
+from agentloop.testing.label_kit import LabelKit as LabelKit
 from agentloop.testing.mcp_session_kit import McpSessionKit as McpSessionKit
 from agentloop.testing.mode_kit import ModeKit as ModeKit
 from agentloop.testing.object_store_kit import ObjectStoreKit as ObjectStoreKit

@@ -83,6 +83,11 @@ LAWS: Mapping[int, str] = {
     50: "Foreign text: with labels, a call that the words of others may have decided about waits for a person, whatever has carried these words.",
     51: "Jobs: a job is queued once by its id, runs on one worker at a time, ends once, and is lost with no worker.",
     52: "Turns: of the jobs that may start, the one with the highest priority starts first, then the oldest, and no more than a limit lets start.",
+    53: "Non-interference: with labels, the effects that any model gets done unasked are the same whatever a foreign text says.",
+    54: "No lowering: a label only grows; the declaration of a tool, or the decision of a person about one call, is all that stands against it.",
+    55: "Crossing: foreign text is foreign wherever it is read again, and so is all that is made of it.",
+    56: "Unknown is foreign: a text of which nobody says who wrote it counts as foreign.",
+    57: "Shown: whoever decides about a call sees who may have decided about it and who wrote each argument, and decides about that text.",
     60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
     61: (
         "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "

@@ -49,6 +49,7 @@ from agentloop.values import (
     ToolExecution,
     ToolResult,
     answer,
+    deny,
 )
 from agentloop.values.labels import CLEAN, UNKNOWN, ArgumentOrigin, CallOrigins, Label, Source, SourceKind, foreign
 from agentloop.values.messages import origin_of
@@ -477,6 +478,19 @@ async def test_an_argument_that_an_interceptor_changes_is_of_unknown_origin() ->
     program = _Program(calls=(call("send", to="bob", text="700"),), origins=(_said(to=CLEAN, text=CLEAN),))
     loop = loop_of(call("program"), "done", tools=[send, program], interceptors=[at("before_tool_use", redirect)])
     assert (asked(await loop.execute("go")), PAID) == (["send"], [])
+
+
+async def test_a_program_that_is_resumed_knows_what_it_has_read() -> None:
+    """The calls that it made before it was suspended are not made again, and their results count."""
+    pays = call("pay", to="eve", amount=1)
+    loop = loop_of(call("program"), PAY, "done", tools=[*TOOLS, _Program(calls=(READ, pays, pays))])
+    state = await loop.execute("go")
+    for _ in range(2):
+        waiting = only(from_json(to_json(state), AgentState))
+        state = await loop.resume(from_json(to_json(state), AgentState), {waiting.key: deny("no", waiting.digest)})
+
+    assert (asked(state), PAID) == (["pay"], [])
+    assert state.messages[1].exchanges[0].execution.origin.is_foreign
 
 
 @pytest.mark.parametrize("has_read", [True, False])

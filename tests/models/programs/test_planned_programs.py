@@ -86,6 +86,11 @@ def waiting(state: AgentState) -> list[PendingCall]:
     return [call for call in state.pending if not call.waits_for and call.key.count("/") > 2]
 
 
+def said(call: PendingCall) -> str:
+    """Return why a call waits, and who wrote each of its arguments."""
+    return "\n".join([call.reason, *[f"{origin.argument}: {origin}" for origin in call.origins]])
+
+
 @pytest.mark.parametrize("mode", ["native", "program"])
 @pytest.mark.parametrize(
     ("source", "done"),
@@ -109,20 +114,20 @@ def test_a_program_keeps_the_decision_to_make_its_calls(source: str, done: str, 
     [
         (
             "m = await mails()\nawait pay(to=m[0]['text'], amount=5)",
-            'decided before anything foreign was read\n  to: the program, from "the result of mails"\n  amount: the program',
+            "somebody else wrote what it is about\nto: the program, from the result of mails\namount: the program",
         ),
         (
             "m = await mails()\nif 'Eve' in m[0]['text']:\n    await pay('Bob', 5)",
-            "decided after reading",
+            "decided after reading the result of mails\nto: the program\namount: the program",
         ),
-        ("c = await channels()\nawait pay(to=f'#{c[0]}', amount=1)", 'to: the program, from "the result of channels"'),
+        ("c = await channels()\nawait pay(to=f'#{c[0]}', amount=1)", "somebody else wrote what it is about"),
     ],
 )
 def test_foreign_words_that_decide_wait_for_a_person(source: str, reason: str) -> None:
     """The person sees who wrote each argument; the program goes on with the decision, and one who says no ends it."""
     state, desk = run(source)
     (call,) = waiting(state)
-    assert reason in call.rendering
+    assert said(call).startswith(reason)
     assert not any(line.startswith("pay") for line in desk.done)
     loop = loop_of(desk, program(source))
     ended = loop.resume_sync(state, {call.key: approve(call.digest)})
@@ -182,8 +187,7 @@ def test_what_an_agent_answers_is_foreign_if_it_was_asked_about_foreign_words() 
     state, desk = run(source, more=[ask()])
     assert asked == [str([dict(mail) for mail in MAILS])]
     (call,) = waiting(state)
-    assert call.reason == "somebody else wrote what it is about"
-    assert str(call.origins[0]) == "the program, from the result of mails"
+    assert said(call).startswith("somebody else wrote what it is about\nid: the program, from the result of mails")
     own = "m = await mails()\nwhich = await ask(task='7 or 8?')\nawait delete(id=which)"
     state, desk = run(own, more=[ask()])
     assert desk.done[-1] == "delete 8"
@@ -238,11 +242,10 @@ async def test_a_planned_program_recovers_after_each_record() -> None:
 
     async def to_end(loop: AgentLoop, state: AgentState) -> AgentState:
         while state.pending:
-            shown = [call.rendering for call in waiting(state)]
-            assert all(
-                "to: the program, from" in text or "not known whether" in call.reason
-                for call, text in zip(waiting(state), shown, strict=True)
-            ), shown
+            reasons = [said(call) for call in waiting(state)]
+            assert all("to: the program, from" in reason or "not known whether" in reason for reason in reasons), (
+                reasons
+            )
             decisions = {call.key: approve(call.digest) for call in state.pending if not call.waits_for}
             state = await loop.resume("run", decisions)
         return state

@@ -11,6 +11,7 @@ from tests.testing.zoo.inferences import INFERENCES
 from tests.testing.zoo.interceptors import INTERCEPTORS
 from tests.testing.zoo.journals import JOURNALS
 from tests.testing.zoo.keys import KEYS
+from tests.testing.zoo.labels import LABELS
 from tests.testing.zoo.layers import LAYERS
 from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
@@ -42,4 +43,5 @@ MEMBERS: tuple[Member, ...] = (
     *SESSIONS,
     *SANDBOXES,
     *QUEUES,
+    *LABELS,
 )
