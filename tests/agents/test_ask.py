@@ -42,8 +42,8 @@ async def test_an_answer_is_a_value_whose_label_is_that_of_the_data() -> None:
     loop = AgentLoop.for_model(model, tools=tools, approve="untrusted", journal=MemoryJournal())
     state = await loop.execute("Pay the bill.", execution_id="e")
     (waiting,) = [call for call in state.pending if not call.waits_for]
-    assert waiting.reason.splitlines() == [
-        "somebody else wrote what it is about",
+    assert waiting.reason == "somebody else wrote what it is about"
+    assert [f"{each.argument}: {each}" for each in waiting.origins] == [
         "to: the program",
         "amount: the program, from the result of read_bill",
     ]
