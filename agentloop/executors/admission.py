@@ -64,7 +64,7 @@ class CanLayerCalls(ABC):
 
     A feature and its layers keep these laws, and `CallLayerKit` checks them:
 
-    - A layer that waits for the layers inside ends after them, and ends what it has begun, however they end (law 60).
+    - A layer that waits for the layers inside ends after them, and ends what it has begun, however they end (law 58).
     - A cancellation leaves it as it came, and it lets nothing run on (laws 19 and 34).
     - It proceeds once in `run`, and repeats no attempt that may have had an effect (law 14).
     - It uses the tool of a call by the layers inside (law 35), and what they raise interrupts the batch (law 11).

@@ -156,7 +156,7 @@ class ServerSession(ABC):
     - `RequestStatus.sent` is true before the server can have received a request, so that a call whose connection is lost is in doubt, or
       repeated, as its effect says (law 14).
     - Texts and pictures are those that the server wrote (law 44), and an error has what the server says (law 41).
-    - The tools are those that the server has now, each change is told, and so is the end of the connection (law 62).
+    - The tools are those that the server has now, each change is told, and so is the end of the connection (law 60).
     - When the session is closed, its process and its tasks have ended (law 19).
 
     Each request raises `ToolFailed` when the server rejects it or its response violates the protocol, and

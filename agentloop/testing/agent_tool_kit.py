@@ -47,7 +47,7 @@ from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus, as_egress
 
-DELEGATION = 61
+DELEGATION = 59
 """The number of the law about what lies below a call."""
 _AGENTS = ("ada", "bob")
 _MAX_DEPTH = 3
@@ -382,7 +382,7 @@ class AgentToolKit(Kit):
 
         self.for_all(_COUNTS, holds)
 
-    def law_61(self) -> None:
+    def law_59(self) -> None:
         """An agent has the clock, the ids, the listeners, the dependencies, the depth and the limits of its call."""
         self.for_all(st.tuples(_COUNTS, _PLANS), lambda example: run_in_virtual_time(self._check_tree(*example)))
         self.for_all(

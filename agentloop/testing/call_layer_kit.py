@@ -50,7 +50,7 @@ from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolSta
 
 T = TypeVar("T")
 
-NESTING = 60
+NESTING = 58
 """The number of the law about layers."""
 _AGENTS = ("ada", "bob")
 _EFFECTS = st.sampled_from([Effect.EFFECT, Effect.IDEMPOTENT, Effect.PURE])
@@ -352,7 +352,7 @@ class CallLayerKit(ExecutorKit):
 
         self.for_all(st.tuples(_CALLS, _EFFECTS), refuse_blocking(holds))
 
-    def law_60(self) -> None:
+    def law_58(self) -> None:
         """The layers inside have ended when the layer ends, in every hook, and so has what the layer has begun."""
 
         def holds(example: tuple[list[ToolCall], Effect, float | None]) -> None:

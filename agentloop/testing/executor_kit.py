@@ -204,6 +204,8 @@ class ExecutorKit(Kit):
             st.builds(toy_call, st.sampled_from(["echo", "whoami", "fail"]), st.integers(0, 9)), max_size=5
         )
         delays = st.lists(st.sampled_from([0, 0.2, 0.4]), min_size=5, max_size=5)
+        names = ("echo", "whoami", "fail", "echo")
+        self.for_each([([toy_call(name, number) for number, name in enumerate(names)], [0.6, 0.4, 0.2, 0])], holds)
         self.for_all(st.tuples(values, delays), holds)
 
     def law_9(self) -> None:

@@ -161,8 +161,8 @@ class JournalKit(Kit):
 
     def law_15(self) -> None:
         """Records and heads are read as written, in order and without gaps, by number, agent and status, also after deletions."""
+        self.for_each(EXECUTIONS, lambda execution_id: _run(self._check_tree(execution_id)))
         self.for_all(operation_lists("delete", "purge"), lambda operations: _run(self._check_reads(operations)))
-        self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_tree(execution_id)))
         self.for_all(st.integers(1, 4), lambda size: _run(self._check_pages(size)))
         self._use(check_names)
         self._use(lambda journal, _: check_contents(journal, self.reopen))

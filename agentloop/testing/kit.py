@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 from attrs import frozen
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Flaky
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from hypothesis.strategies import SearchStrategy
 
 from agentloop._event_loops import running_loop
@@ -88,12 +90,12 @@ LAWS: Mapping[int, str] = {
     55: "Crossing: foreign text is foreign wherever it is read again, and so is all that is made of it.",
     56: "Unknown is foreign: a text of which nobody says who wrote it counts as foreign.",
     57: "Shown: whoever decides about a call sees who may have decided about it and who wrote each argument, and decides about that text.",
-    60: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
-    61: (
+    58: "Nesting: a layer leaves a call after the layers inside, and has ended then all that it began, also when the call is cancelled or waits.",
+    59: (
         "Delegation: an agent below a call has the clock, the ids, the dependencies, the listeners and the limits of the call, and "
         "goes on from its record after a crash."
     ),
-    62: "Currency: who speaks for a server lists its tools as they are now, and tells of each change and of the end of the connection.",
+    60: "Currency: who speaks for a server lists its tools as they are now, and tells of each change and of the end of the connection.",
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
@@ -245,7 +247,8 @@ class Kit:
             suppress_health_check=list(HealthCheck),
             phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
         )
-        configured(given(strategy)(holds))()
+        with _own_constants():
+            configured(given(strategy)(holds))()
 
     def for_each(self, cases: Iterable[T], check: Callable[[T], None]) -> None:
         """Run a check on each of these cases, in order, however few examples the kit tries. The first failing one is reported."""
@@ -277,6 +280,27 @@ def checked_factory(factory: Callable[P, T]) -> Callable[P, T]:
             raise LawNotChecked(f"the factory raised {type(error).__name__}: {error}") from error
 
     return create
+
+
+@contextmanager
+def _own_constants() -> Iterator[None]:
+    """Keep the constants of the loaded modules out of the examples, which would differ with what was imported before.
+
+    Hypothesis draws from these constants, and has no setting for it.
+    """
+
+    def get_none() -> Constants:
+        return none
+
+    none = Constants()
+    kept = providers._get_local_constants  # noqa: SLF001  # as above
+    providers._get_local_constants = get_none  # noqa: SLF001
+    providers.CONSTANTS_CACHE.cache.clear()
+    try:
+        yield
+    finally:
+        providers._get_local_constants = kept  # noqa: SLF001
+        providers.CONSTANTS_CACHE.cache.clear()
 
 
 @contextmanager

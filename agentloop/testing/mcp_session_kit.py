@@ -35,7 +35,7 @@ OpenSession: TypeAlias = Callable[
 ]
 """Opens a session: takes the settings, what to call when the tools have changed, and what suspends the limits of time."""
 
-CURRENCY = 62
+CURRENCY = 60
 """The number of the law about what a server is now."""
 _NAME = "server-of-the-kit"
 _TOOLS = ("say", "hang", "fail", "refuse", "picture", "die", "change")
@@ -288,7 +288,7 @@ class McpSessionKit(Kit):
 
         refuse_blocking(lambda: self._run(check))()
 
-    def law_62(self) -> None:
+    def law_60(self) -> None:
         """A session lists all tools as they are, tells of each change, and of the end of its connection."""
 
         async def check(bench: _SessionBench) -> None:

@@ -42,6 +42,7 @@ _SEQUENCES: Sequence[Sequence[tuple[str, int]]] = (
         ("forget", 0),
         ("take", 0),
     ],
+    [("enqueue", 0), ("enqueue", 0), ("take", 0), ("enqueue", 0), ("end", 0)],
     [("enqueue", 0), ("enqueue", 1), ("cancel", 1), ("take", 0), ("cancel", 0), ("fail", 0), ("cancel", 0)],
 )
 _LOST_AFTER = 60.0

@@ -118,7 +118,9 @@ class SandboxKit(Kit):
 
         async def check() -> None:
             sandbox = self.factory()
-            for script, seconds in (("{sleep} & exit 0", 30.0), ("setsid {sleep} & exit 0", 30.0), ("{sleep}", 0.5)):
+            # The shell ends only when the process has a session of its own.
+            own_session = "{{ setsid sh -c 'echo; exec {sleep}' & }} | read line; exit 0"
+            for script, seconds in (("{sleep} & exit 0", 30.0), (own_session, 30.0), ("{sleep}", 0.5)):
                 mark = _mark()
                 sleep = f"sleep {mark} > /dev/null 2>&1"
                 command = _shell(f"exec 2> /dev/null; {script.format(sleep=sleep)}", max_seconds=seconds)

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 import pytest
 from attrs import evolve, frozen
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from agentloop import AgentState, ToolExecutor, tool
 from agentloop.contracts import CanAccessToolContext, CanCompileMessages, CanInfer, CanJournal, Tool, ToolContext
@@ -255,6 +257,32 @@ def test_what_takes_real_time_is_not_checked_in_virtual_time(monkeypatch: pytest
     monkeypatch.setattr(kits, "_MAX_SECONDS", 0.25)
     with pytest.raises(LawNotChecked, match="their time is real"):
         WaitingKit().check(1)
+
+
+class SamplingKit(Kit):
+    """Notes the examples that it is given."""
+
+    laws = (1,)
+
+    def __init__(self) -> None:
+        super().__init__(examples=100)
+        self.seen: list[int] = []
+
+    def law_1(self) -> None:
+        self.for_all(st.integers(0, 2**40), self.seen.append)
+
+
+def test_the_examples_do_not_depend_on_what_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis draws from the constants of each module of a project that is loaded."""
+    numbers = set(range(7_000_000, 7_000_400))
+    sampling: list[SamplingKit] = []
+    for constants in (Constants(), Constants(integers=numbers)):
+        monkeypatch.setattr(providers, "_get_local_constants", lambda constants=constants: constants)
+        providers.CONSTANTS_CACHE.cache.clear()
+        sampling.append(SamplingKit())
+        sampling[-1].check(1)
+    assert sampling[0].seen == sampling[1].seen
+    assert not numbers & set(sampling[1].seen)
 
 
 def test_without_shrinking_the_first_failing_case_is_reported() -> None:

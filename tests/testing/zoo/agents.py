@@ -52,7 +52,7 @@ class NumbersAttempts(Around):
 
 
 class OwnContext(Around):
-    """Breaks law 61: the context is built anew, without the scope."""
+    """Breaks law 59: the context is built anew, without the scope."""
 
     def with_tool_context(self, context: ToolContext) -> Self:
         names = ("execution_id", "agent_id", "idempotency_key", "dependencies", "events", "id", "resumed")
@@ -60,7 +60,7 @@ class OwnContext(Around):
 
 
 class Worker(Around):
-    """Breaks law 61: the agent is run by a task that knows nothing of the call, and so of its limits."""
+    """Breaks law 59: the agent is run by a task that knows nothing of the call, and so of its limits."""
 
     async def use(self, *_: Any, **arguments: Any) -> Any:
         task = asyncio.get_running_loop().create_task(super().use(**arguments), context=Context())
@@ -71,28 +71,28 @@ class Worker(Around):
 
 
 class HidesEvents(Around):
-    """Breaks law 61: the events of the agent do not reach the listeners of the caller."""
+    """Breaks law 59: the events of the agent do not reach the listeners of the caller."""
 
     def with_tool_context(self, context: ToolContext) -> Self:
         return super().with_tool_context(evolve(context, events=None))
 
 
 class ForgetsDepth(Around):
-    """Breaks law 61: agents can be nested without an end."""
+    """Breaks law 59: agents can be nested without an end."""
 
     def with_tool_context(self, context: ToolContext) -> Self:
         return super().with_tool_context(evolve(context, scope=evolve(context.scope, depth=0)))
 
 
 class OwnDependencies(Around):
-    """Breaks law 61: the agent has no dependencies."""
+    """Breaks law 59: the agent has no dependencies."""
 
     def with_tool_context(self, context: ToolContext) -> Self:
         return super().with_tool_context(evolve(context, dependencies=None))
 
 
 class OneAgentAtATime(Around):
-    """Breaks law 61: an agent that calls another one waits for itself."""
+    """Breaks law 59: an agent that calls another one waits for itself."""
 
     def __init__(self, tool: Tool) -> None:
         super().__init__(tool)
@@ -104,7 +104,7 @@ class OneAgentAtATime(Around):
 
 
 class ForgetsToContinue(Tool, CanAccessState, CanAccessToolCall, CanAccessToolContext):
-    """Breaks law 61: after a crash, the call is in doubt although its agent has a record."""
+    """Breaks law 59: after a crash, the call is in doubt although its agent has a record."""
 
     def __init__(self, tool: Any) -> None:
         self.tool = tool
@@ -450,11 +450,11 @@ AGENTS: tuple[Member, ...] = (
     _agent(41, SaysUnavailable),
     _agent(50, VouchesForAgents),
     _agent(50, HidesTheAuthor),
-    _agent(61, OwnContext),
-    _agent(61, Worker),
-    _agent(61, HidesEvents),
-    _agent(61, ForgetsDepth),
-    _agent(61, OwnDependencies),
-    _agent(61, OneAgentAtATime),
-    _agent(61, ForgetsToContinue),
+    _agent(59, OwnContext),
+    _agent(59, Worker),
+    _agent(59, HidesEvents),
+    _agent(59, ForgetsDepth),
+    _agent(59, OwnDependencies),
+    _agent(59, OneAgentAtATime),
+    _agent(59, ForgetsToContinue),
 )

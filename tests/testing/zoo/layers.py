@@ -67,7 +67,7 @@ class Span(CallLayer):
 
 
 class LeavesSpans(Span):
-    """Breaks law 60: the span of a call that is cancelled never ends."""
+    """Breaks law 58: the span of a call that is cancelled never ends."""
 
     async def run(self, proceed: RunCall) -> CallOutcome:
         self.feature.running.append(self.call.key)
@@ -77,7 +77,7 @@ class LeavesSpans(Span):
 
 
 class EndsTheLastSpan(Span):
-    """Breaks law 60: of two calls that run at once, the one that ends first ends the span of the other."""
+    """Breaks law 58: of two calls that run at once, the one that ends first ends the span of the other."""
 
     async def run(self, proceed: RunCall) -> CallOutcome:
         self.feature.running.append(self.call.key)
@@ -88,7 +88,7 @@ class EndsTheLastSpan(Span):
 
 
 class EndsSpansAtSuccess(Span):
-    """Breaks law 60: the span of a call that is suspended never ends."""
+    """Breaks law 58: the span of a call that is suspended never ends."""
 
     async def run(self, proceed: RunCall) -> CallOutcome:
         self.feature.running.append(self.call.key)
@@ -326,7 +326,7 @@ class NumbersByEnd(Span):
 
 
 class NotesTwice(Span):
-    """Breaks law 60: an outcome that is noted again, since the call was cancelled, has two notes."""
+    """Breaks law 58: an outcome that is noted again, since the call was cancelled, has two notes."""
 
     async def end(self, outcome: CallOutcome) -> CallOutcome:
         if outcome.execution is None:
@@ -339,7 +339,7 @@ class NotesTwice(Span):
 
 
 class OneCallAtATime(Span):
-    """Breaks law 60: a tool that makes calls itself waits for a call that waits for the tool."""
+    """Breaks law 58: a tool that makes calls itself waits for a call that waits for the tool."""
 
     async def run(self, proceed: RunCall) -> CallOutcome:
         lock = self.feature.outcomes.setdefault("lock", asyncio.Lock())
@@ -360,7 +360,7 @@ def _write_slowly() -> None:
 
 
 class EndsEarly(Span):
-    """Breaks law 60: the layer has left the call while the layers inside still run."""
+    """Breaks law 58: the layer has left the call while the layers inside still run."""
 
     async def run(self, proceed: RunCall) -> CallOutcome:
         task: asyncio.Task[CallOutcome] = asyncio.ensure_future(proceed())
@@ -447,10 +447,10 @@ LAYERS: tuple[Member, ...] = (
     _layer(35, UsesToolsDirectly),
     _layer(38, RebuildsOutcomes),
     _layer(45, BlocksTheLoop),
-    _layer(60, LeavesSpans),
-    _layer(60, EndsTheLastSpan),
-    _layer(60, EndsSpansAtSuccess),
-    _layer(60, NotesTwice),
-    _layer(60, OneCallAtATime),
-    _layer(60, EndsEarly),
+    _layer(58, LeavesSpans),
+    _layer(58, EndsTheLastSpan),
+    _layer(58, EndsSpansAtSuccess),
+    _layer(58, NotesTwice),
+    _layer(58, OneCallAtATime),
+    _layer(58, EndsEarly),
 )

@@ -150,6 +150,7 @@ class ShieldsCalls(Calls):
 
     async def call(self, *request: Any) -> ToolResult:
         task = asyncio.ensure_future(super().call(*request))
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it fails when the connection ends
         LEFT.append(task)
         return await asyncio.shield(task)
 
@@ -244,7 +245,7 @@ class AddsToArguments(Calls):
 
 
 class KeepsTools(Passes):
-    """Breaks law 62: the tools are those of the first listing."""
+    """Breaks law 60: the tools are those of the first listing."""
 
     def __init__(self, session: ServerSession) -> None:
         super().__init__(session)
@@ -257,7 +258,7 @@ class KeepsTools(Passes):
 
 
 class ListsFirstPage(Passes):
-    """Breaks law 62: only the first page of the tools is listed."""
+    """Breaks law 60: only the first page of the tools is listed."""
 
     async def list_tools(self, cursor: str | None) -> tuple[list[RemoteTool], str | None]:
         tools, _ = await super().list_tools(cursor)
@@ -265,7 +266,7 @@ class ListsFirstPage(Passes):
 
 
 class ForgetsTheEnd(Passes):
-    """Breaks law 62: nobody learns that the connection has ended."""
+    """Breaks law 60: nobody learns that the connection has ended."""
 
     def __init__(self, session: ServerSession) -> None:
         super().__init__(session)
@@ -300,7 +301,7 @@ class Pings(Passes):
 async def deaf_to_changes(
     settings: SessionSettings, on_tools_changed: Callable[[], None], pause: LimitPause
 ) -> AsyncIterator[ServerSession]:
-    """Breaks law 62: changes of the tools are heard, and told to nobody."""
+    """Breaks law 60: changes of the tools are heard, and told to nobody."""
     async with open_session(settings, lambda: None, pause) as session:
         yield _Deaf(session)
 
@@ -354,8 +355,8 @@ SESSIONS: tuple[Member, ...] = (
     _session(44, TidiesTexts),
     _session(44, KeepsTextsOnly),
     _session(45, BlocksTheLoop),
-    _session(62, KeepsTools),
-    _session(62, ListsFirstPage),
-    _session(62, ForgetsTheEnd),
-    _session(62, deaf_to_changes),
+    _session(60, KeepsTools),
+    _session(60, ListsFirstPage),
+    _session(60, ForgetsTheEnd),
+    _session(60, deaf_to_changes),
 )
