@@ -15,7 +15,7 @@ SCENARIO ?= recovery
 simulate: $(VENV)/ready
 	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
 
-.PHONY: simulate demo demo-shop demo-durable agentdojo test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: simulate demo demo-shop demo-durable agentdojo test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test effects chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -167,6 +167,10 @@ bench-viewer: $(VENV)/ready viewer viewer/.browser/chromium
 # Runs in processes that are killed at every moment, gone on with by others; the table says what became of their effects.
 kill-test: $(VENV)/ready
 	$(BIN)/python -m tests.durability.kill_table
+
+# Effects by `sql_effect` and `http_effect` whose processes are killed; the table says that each happened once.
+effects: $(VENV)/ready
+	$(BIN)/python -m tests.durability.effects_table
 
 # Executions on three workers that are killed, stopped and cut off from their database, on SQLite and PostgreSQL; the table says what
 # became of their effects, and at its end what becomes of those of DBOS steps alone.

@@ -1,6 +1,11 @@
 from agentloop.toolkits.ensemble import Ensemble as Ensemble
 from agentloop.toolkits.ensemble import ensemble_factory as ensemble_factory
 from agentloop.toolkits.ensemble import load_ensembles as load_ensembles
+from agentloop.toolkits.http_effects import KeyedService as KeyedService
+from agentloop.toolkits.http_effects import ServiceReply as ServiceReply
+from agentloop.toolkits.http_effects import http_effect as http_effect
 from agentloop.toolkits.overrides import ToolOverride as ToolOverride
 from agentloop.toolkits.sandboxes.bubblewrap import BubblewrapSandbox as BubblewrapSandbox
 from agentloop.toolkits.sandboxes.container import ContainerSandbox as ContainerSandbox
+from agentloop.toolkits.sql_effects import EFFECTS_TABLE as EFFECTS_TABLE
+from agentloop.toolkits.sql_effects import sql_effect as sql_effect

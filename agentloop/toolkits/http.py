@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Final, TypeAlias, TypedDict
 
 import httpx
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt
@@ -138,7 +138,9 @@ class Reply:
     data: bytes
 
 
-def _as_secrets(headers: Mapping[str, Mapping[str, str | Secret]]) -> Mapping[HostRule, Mapping[str, Secret]]:
+def _as_secrets(
+    headers: Mapping[str, Mapping[str, str | Secret]] | Mapping[HostRule, Mapping[str, Secret]],
+) -> Mapping[HostRule, Mapping[str, Secret]]:
     """Read the headers for each host.
 
     Raises:
@@ -146,7 +148,7 @@ def _as_secrets(headers: Mapping[str, Mapping[str, str | Secret]]) -> Mapping[Ho
     """
     result: dict[HostRule, dict[str, Secret]] = {}
     for host, values in headers.items():
-        rule = HostRule.parse(host)
+        rule = host if isinstance(host, HostRule) else HostRule.parse(host)
         if rule.name.startswith("*"):
             raise ConfigurationError(f"headers are for one host, such as 'api.example.com', not for {host!r}")
         secrets = {name: as_secret(value) for name, value in values.items()}
@@ -168,6 +170,7 @@ class Fetcher:
         max_seconds: maximum time of a request with its redirects, in seconds.
         resolve: returns the network addresses of a host.
         tls: verifies certificates; None for the authorities that httpx trusts.
+        added: headers that the program adds to every request, such as a key.
     """
 
     rules: HostRules
@@ -176,11 +179,16 @@ class Fetcher:
     max_seconds: float = 30.0
     resolve: Resolve = field(default=resolve_host, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    added: Mapping[str, str] = field(factory=dict, repr=False)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         # Reading the authorities takes 40 ms, so it is done once.
         return httpx.create_ssl_context(trust_env=False) if self.tls is None else self.tls
+
+    def adding(self, headers: Mapping[str, str]) -> Fetcher:
+        """Return a copy that adds headers of the program to each request."""
+        return evolve(self, added={**self.added, **headers})
 
     async def fetch(self, method: str, url: str, headers: Mapping[str, str], body: Body | None = None) -> Reply:
         """Send a request.
@@ -238,7 +246,7 @@ class Fetcher:
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=None, limits=limits) as client:  # noqa: S113  # `fetch` has one
             response = await self._connect(
-                client, addresses, _requests(client, method, address, {**headers, **own}, body)
+                client, addresses, _requests(client, method, address, {**headers, **own, **self.added}, body)
             )
             try:
                 yield response

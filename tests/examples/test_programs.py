@@ -144,6 +144,15 @@ def test_a_run_survives_ctrl_c(tmp_path: Path) -> None:
     assert [line.split()[0] for line in letters] == ["Ada", "Bob", "Cleo"]
 
 
+def test_a_payment_happens_once(tmp_path: Path) -> None:
+    """The call that runs again returns the recorded result, and there is one payment."""
+    program = _run([sys.executable, str(FOLDER / "pay_once.py"), str(tmp_path)])
+    assert program.stdout.splitlines() == [
+        "the call again: {'order': 7, 'paid': 500}",
+        "payments: [(7, 500)]",
+    ]
+
+
 async def test_the_page_of_approvals_shows_calls_and_takes_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
