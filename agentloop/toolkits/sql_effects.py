@@ -52,7 +52,7 @@ _WAITS = (0.0, 0.05, 0.2, 0.8, 3.2)
 _logger = logging.getLogger("agentloop.tools")
 
 
-class DatabaseCursor(Protocol):
+class SqlCursor(Protocol):
     """A cursor of a Python driver for databases (PEP 249)."""
 
     @property
@@ -66,10 +66,10 @@ class DatabaseCursor(Protocol):
         """Return the next row; None behind the last one."""
 
 
-class DatabaseConnection(Protocol):
+class SqlConnection(Protocol):
     """A connection of a Python driver for databases (PEP 249), such as those of `sqlite3` and `psycopg`."""
 
-    def cursor(self) -> DatabaseCursor:
+    def cursor(self) -> SqlCursor:
         """Return a new cursor."""
 
     def commit(self) -> None:
@@ -82,7 +82,7 @@ class DatabaseConnection(Protocol):
         """Close the connection."""
 
 
-C = TypeVar("C", bound=DatabaseConnection)
+C = TypeVar("C", bound=SqlConnection)
 
 
 class EffectOptions(TypedDict, total=False):
@@ -173,7 +173,7 @@ class _Change:
         """What identifies the arguments."""
         return hashlib.sha256(canonical_json(self.call.arguments).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def make(self, connection: DatabaseConnection) -> ToolResult:
+    def make(self, connection: SqlConnection) -> ToolResult:
         """Call the function.
 
         Raises:
@@ -199,7 +199,7 @@ class _Effects:
         mark: how the driver writes parameters; empty before the first connection.
     """
 
-    connect: Callable[[], DatabaseConnection]
+    connect: Callable[[], SqlConnection]
     creates_table: bool
     mark: str = field(default="", init=False)
 
@@ -247,7 +247,7 @@ class _Effects:
                     raise _CommitFailed(error) from error
             return result
 
-    def _require_same_transaction(self, connection: DatabaseConnection, change: _Change) -> None:
+    def _require_same_transaction(self, connection: SqlConnection, change: _Change) -> None:
         try:
             connection.cursor().execute("RELEASE SAVEPOINT agentloop_call")
         except Exception as error:
@@ -255,7 +255,7 @@ class _Effects:
                 f"{change.keyed.function.__qualname__}() has ended the transaction of its call: leave commit and rollback to @sql_effect"
             ) from error
 
-    def _open(self) -> DatabaseConnection:
+    def _open(self) -> SqlConnection:
         connection = self.connect()
         if isinstance(connection, sqlite3.Connection):
             connection.isolation_level = None
@@ -272,7 +272,7 @@ class _Effects:
                 connection.execute("BEGIN IMMEDIATE")
         return connection
 
-    def _require_table(self, connection: DatabaseConnection) -> None:
+    def _require_table(self, connection: SqlConnection) -> None:
         for seconds in _WAITS:
             time.sleep(seconds)
             try:
@@ -294,7 +294,7 @@ class _Effects:
                 connection.rollback()
                 return
 
-    def _take(self, connection: DatabaseConnection, change: _Change) -> ToolResult | None:
+    def _take(self, connection: SqlConnection, change: _Change) -> ToolResult | None:
         """Take the key of a call; return the recorded result if it is taken. Waits for a transaction that has just taken it."""
         cursor, marks = connection.cursor(), ", ".join([self.mark] * 5)
         row = (change.key, change.call.name, change.digest, change.context.claim_token, "")
@@ -324,7 +324,7 @@ class _CommitFailed(Exception):
         self.error = error
 
 
-def _is_rolled_back(connection: DatabaseConnection, error: Exception) -> bool:
+def _is_rolled_back(connection: SqlConnection, error: Exception) -> bool:
     """Return whether an error at the commit says that nothing was committed."""
     if isinstance(connection, sqlite3.Connection):
         return connection.in_transaction
@@ -332,7 +332,7 @@ def _is_rolled_back(connection: DatabaseConnection, error: Exception) -> bool:
     return bool(state) and not str(state).startswith(_UNKNOWN)
 
 
-def _mark_of(connection: DatabaseConnection) -> str:
+def _mark_of(connection: SqlConnection) -> str:
     """Return how the driver of a connection writes parameters (PEP 249, `paramstyle`)."""
     packages = [sys.modules.get(each.__module__.partition(".")[0]) for each in type(connection).__mro__]
     style = next((found for package in packages if (found := getattr(package, "paramstyle", ""))), "")
@@ -344,7 +344,7 @@ def _mark_of(connection: DatabaseConnection) -> str:
 
 
 @contextmanager
-def _rolled_back(connection: DatabaseConnection) -> Iterator[None]:
+def _rolled_back(connection: SqlConnection) -> Iterator[None]:
     """Roll back if an error is raised."""
     try:
         yield
@@ -355,7 +355,7 @@ def _rolled_back(connection: DatabaseConnection) -> Iterator[None]:
 
 
 @contextmanager
-def _closed_on_error(connection: DatabaseConnection) -> Iterator[None]:
+def _closed_on_error(connection: SqlConnection) -> Iterator[None]:
     try:
         yield
     except BaseException:
