@@ -124,6 +124,9 @@ def _set_raw(tables: EngineTables, table: str, column: str, status: str = "ENQUE
     tables.run(f"UPDATE {table} SET {column} = CAST(x'ff80fe' AS TEXT) WHERE {_ROW}")
 
 
+_OPEN = "SELECT count(*) FROM workflow_status WHERE status IN ('ENQUEUED', 'PENDING')"
+
+
 async def _check(db: str, tmp_path: Path, damage: Damage) -> str:
     """Damage one of three jobs, and return why it failed; the others end as they should."""
     tables = EngineTables(db)
@@ -139,6 +142,8 @@ async def _check(db: str, tmp_path: Path, damage: Damage) -> str:
                 await cluster.result("bad", timeout=LONGEST)
             # A client sees at once what is wrong with a row; the worker ends it soon after.
             await eventually(lambda: tables.run(f"SELECT status FROM workflow_status WHERE {_ROW}") == [("ERROR",)])
+            # A worker that stops now would put back a job whose execution has just ended.
+            await eventually(lambda: tables.run(_OPEN) == [(0,)])
         state = await cluster.unrecorded_state("bad")
         assert state is not None
         assert state.status == "failed"
