@@ -115,16 +115,16 @@ class CanQueue(ABC):
     async def limit_queue(
         self, kind: JobKind, queue: str, *, concurrency: int | None = None, rate: tuple[int, float] | None = None
     ) -> None:
-        """Set the limits of a queue, which hold for all workers together; None for no limit.
+        """Set the limits of a queue, which hold for all workers together; None for no limit. Workers obey them within seconds.
 
         Args:
             kind: the kind of its jobs.
             queue: its name.
-            concurrency: how many of its jobs run at a time.
+            concurrency: how many of its jobs run at a time; 0 pauses the queue: those that run go on, and none starts.
             rate: how many of its jobs start within a number of seconds, as (count, seconds).
 
         Raises:
-            InvalidParameter: the name cannot be stored.
+            InvalidParameter: the name cannot be stored, or a number is negative, or no job may start within a time.
         """
 
     @abstractmethod

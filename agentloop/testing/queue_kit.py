@@ -357,7 +357,19 @@ class QueueKit(Kit):
                     await place.end(await self.take(place))
                 await self._require_none(52, place, "the queue lets two jobs start in an hour")
                 await queues.limit_queue(JobKind.EXECUTION, "few")
-                await self.take(place)
+                await place.end(await self.take(place))
+            await queues.limit_queue(JobKind.EXECUTION, "one", concurrency=0)
+            await queues.enqueue(evolve(_job("paused"), queue="one"))
+            async with self._working(queues, slots=9) as place:  # another one: a worker obeys new limits after a while
+                await self._require_none(52, place, "its queue is paused")
+                await queues.limit_queue(JobKind.EXECUTION, "one")
+                job = await self.take(place)
+                require(52, job.id == "paused", f"the job {job.id} started when a queue went on that has no such job")
+                await place.end(job)
+            for concurrency, rate in ((-1, None), (None, (0, 1.0)), (None, (1, 0.0))):
+                with suppress(InvalidParameter):
+                    await queues.limit_queue(JobKind.EXECUTION, "one", concurrency=concurrency, rate=rate)
+                    require(52, condition=False, reason=f"a queue has the limits {concurrency} and {rate}")
 
     async def _check_delays(self) -> None:
         async with self._opened() as queues, self._working(queues) as place:

@@ -211,6 +211,20 @@ class WorkerNote(Value):
         return None
 
 
+def check_limits(concurrency: int | None, rate: tuple[int, float] | None) -> None:
+    """Check the limits of a queue: how many of its jobs run at a time, and how many start within a number of seconds.
+
+    Raises:
+        InvalidParameter: one is negative, or no job may start within a time.
+    """
+    if concurrency is not None and concurrency < 0:
+        raise InvalidParameter(f"the concurrency of a queue is 0, which pauses it, or more, not {concurrency}")
+    if rate is not None and (rate[0] < 1 or not 0 < rate[1] <= _MAX_DELAY):
+        raise InvalidParameter(
+            f"the rate of a queue is a number of jobs in a number of seconds, as in (5, 60.0), not {rate}"
+        )
+
+
 def check_storable(text: str, what: str) -> None:
     """Check that every database can store an id or a name.
 

@@ -248,7 +248,7 @@ def _with_cluster(
 
 @click.group()
 def cluster() -> None:
-    """Show what the workers of a database do, and manage its schedules.
+    """Show what the workers of a database do, and manage its queues and schedules.
 
     Example: `agentloop cluster status --db postgresql://host/agents`.
     """
@@ -324,6 +324,46 @@ def _print_table(titles: Sequence[str], rows: Sequence[Sequence[object]], empty:
 
 _TEXTS = frozenset({"AGENTS", "TEXT"})
 """The columns that wrap; identifiers are copied into commands."""
+
+
+_LIMIT_EPILOG = """\
+\b
+Examples:
+  agentloop cluster limit default --pause
+  agentloop cluster limit mails --concurrency 2 --rate 100/60
+  agentloop cluster limit default
+"""
+
+
+def _parse_rate(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, float] | None:
+    if value is None:
+        return None
+    count, _, seconds = value.partition("/")
+    try:
+        return int(count), float(seconds)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not COUNT/SECONDS, such as 100/60") from None
+
+
+@cluster.command(epilog=_LIMIT_EPILOG, short_help="Limit a queue, or pause it.")
+@click.argument("queue")
+@click.option("--concurrency", type=click.IntRange(0), metavar="N", help="How many of its executions run at a time.")
+@click.option(
+    "--rate", metavar="COUNT/SECONDS", callback=_parse_rate, help="How many of its executions start within a time."
+)
+@click.option("--pause", is_flag=True, help="Start none until the next `limit`; those that run go on.")
+@db_option
+def limit(*, queue: str, concurrency: int | None, rate: tuple[int, float] | None, pause: bool, db: str | None) -> None:
+    """Set the limits of a queue of executions, for all workers together. Without an option, it has none any more."""
+    if pause and concurrency is not None:
+        raise InvalidUsage("--pause and --concurrency contradict each other; omit one of them")
+    running, queue = 0 if pause else concurrency, require_text(queue, "the name of the queue")
+    _with_cluster(db, lambda cluster: cluster.limit_queue(queue, concurrency=running, rate=rate), creates=False)
+    limits = [
+        *([] if running is None else ["paused" if running == 0 else f"{running} at a time"]),
+        *([] if rate is None else [f"{rate[0]} in {rate[1]:g} s"]),
+    ]
+    click.echo(f"{as_one_line(queue)}: {', '.join(limits) or 'no limits'}")
 
 
 @cluster.command(short_help="Start an execution at the times of a cron expression.")

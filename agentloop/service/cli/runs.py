@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import redirect_stdout
 
 import click
-from attrs import frozen
+from attrs import evolve
 from rich.text import Text
 
 from agentloop._event_loops import run_in_event_loop
@@ -20,8 +20,8 @@ from agentloop.durable.export import pytest_source
 from agentloop.durable.journal import Journal
 from agentloop.durable.record_check import check_each
 from agentloop.durable.replaying.replays import Replay, ReplaySummary, replay_all
-from agentloop.durable.sessions import agent_of_session, session_of
-from agentloop.durable.trees import INTERRUPTED, effective_status
+from agentloop.durable.searching import ExecutionQuery, search_executions
+from agentloop.durable.sessions import session_of
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.service.cli.console import Spinner, as_one_line, create_console
@@ -39,15 +39,16 @@ from agentloop.service.cli.journals import (
     short_ids,
     with_journal,
 )
-from agentloop.service.cli.runs_resume import delete, fork, purge, recover, resume, send, stop
+from agentloop.service.cli.runs_end import delete, purge, stop
+from agentloop.service.cli.runs_resume import fork, recover, resume, send
 from agentloop.service.cli.runs_show import show
+from agentloop.service.cli.selection import of_session, query_options, session_option
 from agentloop.service.cli.sources import load_loop
 from agentloop.service.cli.tables import Cell, Column, Fit, print_table
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.reprs import format_count
 from agentloop.values.secrets import open_private
 from agentloop.values.serialization import to_json
-from agentloop.values.steps import ExecutionStatus
 from agentloop.values.visible_text import escape_invisible
 
 
@@ -68,44 +69,14 @@ for _command in (show, resume, fork, recover, send, stop, delete, purge):
 
 # --- list -----------------------------------------------------------------------------------------------------------
 
-_STATUSES = [*[status.value for status in ExecutionStatus if status is not ExecutionStatus.PENDING], INTERRUPTED]
 _MAX_LIMIT = 1_000_000
 """The longest list, which is held in memory; a database could not even be asked for one of any length."""
 
 
-@frozen(kw_only=True)
-class ExecutionFilter:
-    """Which executions to list.
-
-    Attributes:
-        agent_id: only the executions of this agent; None for all.
-        statuses: only executions with one of these effective statuses; empty for all.
-        unclaimed: only executions that no live process has claimed.
-        after: only executions behind this cursor; empty for all.
-        limit: the maximum number of executions.
-        includes_sub_agents: whether to list the executions of sub-agents.
-    """
-
-    agent_id: str | None
-    statuses: Sequence[str]
-    unclaimed: bool
-    after: str
-    limit: int
-    includes_sub_agents: bool
-
-
 @runs.command(name="list", short_help="List executions.")
 @journal_option
-@click.option("--agent", "agent_id", metavar="ID", help="List only the executions of this agent.")
-@click.option("--session", metavar="ID", help="List only the turns of this session.")
-@click.option(
-    "--status",
-    "statuses",
-    type=click.Choice(_STATUSES),
-    multiple=True,
-    help="List only executions with this status; repeatable.",
-)
-@click.option("--unclaimed", is_flag=True, help="List only executions that no live process has claimed.")
+@query_options
+@session_option
 @click.option(
     "--limit",
     type=click.IntRange(1, _MAX_LIMIT),
@@ -130,10 +101,8 @@ class ExecutionFilter:
 def list_runs(
     *,
     journal_file: str | None,
-    agent_id: str | None,
+    query: ExecutionQuery,
     session: str | None,
-    statuses: Sequence[str],
-    unclaimed: bool,
     after: str,
     limit: int,
     includes_sub_agents: bool,
@@ -146,22 +115,11 @@ def list_runs(
     An execution in progress whose process has died is listed as interrupted; `agentloop runs resume` resumes it. The table
     has as much of each id as the other commands need to find the execution; --json has the whole id.
     """
-    if session is not None:
-        if agent_id is not None:
-            raise InvalidUsage("--agent and --session contradict each other; omit one of them")
-        with as_usage_errors():
-            agent_id = agent_of_session(session)
-    selection = ExecutionFilter(
-        agent_id=agent_id,
-        statuses=statuses,
-        unclaimed=unclaimed,
-        after=after,
-        limit=limit,
-        # An agent that is named may be a sub-agent.
-        includes_sub_agents=includes_sub_agents or agent_id is not None,
-    )
+    query = of_session(query, session)
+    # An agent that is named may be a sub-agent.
+    query = evolve(query, includes_sub_agents=includes_sub_agents or query.agent_id is not None)
     try:
-        rows, has_more, names = with_journal(journal_file, lambda journal: _select_named(journal, selection))
+        rows, has_more, names = with_journal(journal_file, lambda journal: _select(journal, query, after, limit))
     except ConfigurationError as error:
         raise InvalidUsage(f"--after: {error}") from error
     if as_json:
@@ -170,49 +128,27 @@ def list_runs(
     if rows:
         _print_heads(rows, names)
     else:
-        click.echo(
-            "no matching executions" if statuses or agent_id or unclaimed or after else "no executions", err=True
-        )
+        click.echo("no matching executions" if query.is_restricted or after else "no executions", err=True)
     if has_more:
         cursor = shlex.quote(as_one_line(rows[-1][0].cursor))
         longer = f"; --limit {limit * 5} lists them" if limit * 5 <= _MAX_LIMIT else ""
         click.echo(f"There are more{longer}. The next ones: --after {cursor}", err=True)
 
 
-async def _select_named(
-    journal: CanJournal, selection: ExecutionFilter
+async def _select(
+    journal: CanJournal, query: ExecutionQuery, after: str, limit: int
 ) -> tuple[list[tuple[ExecutionHead, str]], bool, Mapping[str, str]]:
     """Return the executions with their effective status, whether there are more, and their short ids."""
-    rows, has_more = await _select(journal, selection)
-    return rows, has_more, await short_ids(journal, [head.execution_id for head, _ in rows])
+    rows = list[tuple[ExecutionHead, str]]()
+    async for row in search_executions(journal, query, after=after):
+        if len(rows) == limit:
+            return rows, True, await _short_ids(journal, rows)
+        rows.append(row)
+    return rows, False, await _short_ids(journal, rows)
 
 
-async def _select(journal: CanJournal, selection: ExecutionFilter) -> tuple[list[tuple[ExecutionHead, str]], bool]:
-    """Return the executions with their effective status, and whether there are more."""
-    statuses = [_recorded_status(status) for status in selection.statuses] or None
-    rows, after = list[tuple[ExecutionHead, str]](), selection.after
-    # The journal cannot filter by effective status or by depth, so further pages are read until the limit is reached.
-    while heads := await journal.list(
-        agent_id=selection.agent_id,
-        status=statuses,
-        unclaimed=selection.unclaimed,
-        after=after,
-        limit=selection.limit + 1,
-    ):
-        for head in heads:
-            if head.parent_agent_id is not None and not selection.includes_sub_agents:
-                continue
-            effective = await effective_status(journal, head)
-            if effective in (selection.statuses or [effective]):
-                rows.append((head, effective))
-            if len(rows) > selection.limit:
-                return rows[: selection.limit], True
-        after = heads[-1].cursor
-    return rows, False
-
-
-def _recorded_status(status: str) -> ExecutionStatus:
-    return ExecutionStatus.IN_PROGRESS if status == INTERRUPTED else ExecutionStatus(status)
+async def _short_ids(journal: CanJournal, rows: Sequence[tuple[ExecutionHead, str]]) -> Mapping[str, str]:
+    return await short_ids(journal, [head.execution_id for head, _ in rows])
 
 
 def _print_heads(rows: Sequence[tuple[ExecutionHead, str]], names: Mapping[str, str]) -> None:

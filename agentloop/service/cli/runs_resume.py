@@ -1,13 +1,11 @@
-"""`agentloop runs resume`, `fork`, `recover`, `stop`, `delete` and `purge`: continue, end and delete recorded executions."""
+"""`agentloop runs resume`, `fork`, `recover` and `send`: continue recorded executions."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from typing import Any
 
@@ -17,12 +15,11 @@ from attrs import define, evolve, field
 from agentloop._event_loops import run_in_event_loop
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import CanContinueCall, CanReconcileCall
-from agentloop.durable.commands import check_in_time, request_stop, send_message
+from agentloop.durable.commands import check_in_time, send_message
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import fork as fork_execution
 from agentloop.durable.journal import Journal
-from agentloop.durable.sessions import delete_session
-from agentloop.durable.trees import INTERRUPTED, ExecutionTree, effective_status, list_below
+from agentloop.durable.trees import INTERRUPTED, effective_status
 from agentloop.errors import (
     AgentLoopError,
     InboxClosed,
@@ -622,16 +619,16 @@ def _describe_recovery(tool: object, effect: Effect) -> str:
     return "is in doubt"
 
 
-# --- send and stop --------------------------------------------------------------------------------------------------
+# --- send -----------------------------------------------------------------------------------------------------------
 
-_principal_option = click.option("--as", "principal", metavar="NAME", default="", help="Who you are, for the record.")
+principal_option = click.option("--as", "principal", metavar="NAME", default="", help="Who you are, for the record.")
 
 
 @click.command(short_help="Send a message to an execution.")
 @click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @click.argument("text", metavar="TEXT")
 @journal_option
-@_principal_option
+@principal_option
 def send(*, execution: str, text: str, journal_file: str | None, principal: str) -> None:
     """Send a message to an execution, whichever process runs it; the model receives it before the next step.
 
@@ -675,153 +672,3 @@ async def _follow_message(journal: Journal, command: ExecutionCommand) -> str:
                 await journal.wait_for_change(command.execution_id, timeout=_LOOK_SECONDS)
             return "received"
     return "sent; the execution has not received it yet"
-
-
-@click.command(short_help="End an execution.")
-@click.argument("execution", metavar="ID", shell_complete=complete_execution)
-@journal_option
-@click.option("--reason", default="stopped by a person", show_default=True, help="The reason, for the record.")
-@_principal_option
-def stop(*, execution: str, journal_file: str | None, reason: str, principal: str) -> None:
-    """End an execution as stopped, with those of its sub-agents. It cannot be resumed afterwards.
-
-    Example: `agentloop runs stop execution_6f1d --reason "not needed any more"`.
-
-    Its open calls are settled: a call that waits is cancelled, and an interrupted call with an effect is in doubt. If a live
-    process runs the execution, it is asked to stop it. Workers, servers, `run`, `chat` and `runs resume`, `fork` and `recover`
-    obey; a program of yours does with a `CommandListener`.
-    """
-
-    async def end(journal: Journal) -> str:
-        head = await find_execution(journal, execution)
-        name = as_one_line(head.execution_id)
-        state = await request_stop(journal, head.execution_id, reason, principal=principal)
-        return (
-            f"{name}: a process runs it and was asked to stop it" if state is None else f"{name}: {state.status.value}"
-        )
-
-    click.echo(with_journal(journal_file, end))
-
-
-# --- delete and purge -----------------------------------------------------------------------------------------------
-
-
-@click.command(short_help="Delete an execution, or a session.")
-@click.argument("execution", metavar="[ID]", required=False, shell_complete=complete_execution)
-@click.option("--session", metavar="ID", help="Delete this session: its turns, and the messages that wait in it.")
-@journal_option
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
-def delete(*, execution: str | None, session: str | None, journal_file: str | None, yes: bool) -> None:
-    """Delete an execution with those of its sub-agents, and all their records.
-
-    Example: `agentloop runs delete execution_6f1d`, or `agentloop runs delete --session user-7`.
-
-    An execution that a live process runs is refused, and one that an unfinished fork needs. That of a sub-agent is deleted
-    with that of its caller only.
-    """
-    if (execution is None) == (session is None):
-        raise click.UsageError("name an execution, or a session with --session")
-    if session is not None:
-        _delete_session(session, journal_file, yes=yes)
-        return
-    prefix = execution or ""
-
-    async def find(journal: Journal) -> tuple[str, int]:
-        head = await find_execution(journal, prefix)
-        return head.execution_id, 1 + len(await list_below(journal, head.execution_id))
-
-    execution_id, count = with_journal(journal_file, find)
-    name = as_one_line(execution_id)
-    if can_prompt() and not yes:
-        below = f" with {format_count(count - 1, 'execution')} of sub-agents" if count > 1 else ""
-        click.confirm(f"Delete {name}{below}?", abort=True, err=True)
-    if not with_journal(journal_file, lambda journal: journal.delete(execution_id)):
-        raise InvalidUsage(f"there is no execution {name}")
-    click.echo(f"deleted {name}: {format_count(count, 'execution')}")
-
-
-def _delete_session(session: str, journal_file: str | None, *, yes: bool) -> None:
-    name = as_one_line(session)
-    if can_prompt() and not yes:
-        click.confirm(f"Delete the session {name}?", abort=True, err=True)
-    with as_usage_errors():
-        count = with_journal(journal_file, lambda journal: delete_session(journal, session))
-    if not count:
-        raise InvalidUsage(f"there is no session {name}")
-    click.echo(f"deleted the session {name}: {format_count(count, 'turn')}")
-
-
-_DURATION = re.compile(r"(\d+)([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_ENDED = [status.value for status in ExecutionStatus if status.is_terminal]
-_PURGE_EPILOG = """\
-\b
-Examples:
-  agentloop runs purge --older-than 30d
-  agentloop runs purge --older-than 12h --status completed --yes
-"""
-
-
-def _parse_duration(_context: click.Context, _parameter: click.Parameter, value: str) -> timedelta:
-    match = _DURATION.fullmatch(value)
-    with suppress(OverflowError):  # reported below, as any other value that is no duration
-        if match is not None:
-            return timedelta(**{_UNITS[match[2]]: int(match[1])})
-    raise click.BadParameter(f"{value!r} is not a duration such as 90s, 45m, 12h, 30d or 8w")
-
-
-@click.command(epilog=_PURGE_EPILOG, short_help="Delete old executions that have ended.")
-@journal_option
-@click.option(
-    "--older-than",
-    "age",
-    metavar="DURATION",
-    required=True,
-    callback=_parse_duration,
-    help="Only executions that were last updated before: 90s, 45m, 12h, 30d, 8w.",
-)
-@click.option(
-    "--status", "statuses", type=click.Choice(_ENDED), multiple=True, help="Only executions that ended so; repeatable."
-)
-@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
-def purge(*, journal_file: str | None, age: timedelta, statuses: Sequence[str], yes: bool) -> None:
-    """List the executions that ended long ago, or delete them with --yes.
-
-    Executions of sub-agents are deleted together with that of their caller. Executions that have not ended are retained, and
-    so are those that a live process has claimed or an unfinished fork needs.
-    """
-    try:
-        before = datetime.now(UTC) - age
-    except OverflowError:
-        raise InvalidUsage("--older-than goes back too far") from None
-
-    async def select(journal: Journal) -> list[ExecutionTree]:
-        expired = await journal.expired_trees(before)
-        return [tree for tree in expired if tree.root.status.value in (statuses or _ENDED)]
-
-    trees = with_journal(journal_file, select)
-    if yes:
-        trees = with_journal(journal_file, _deletion_of(trees))
-    for tree in trees:
-        updated = tree.root.updated_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        below = f", {format_count(len(tree.below), 'execution')} of sub-agents" if tree.below else ""
-        click.echo(f"{as_one_line(tree.root.execution_id)}  {tree.root.status.value}  {updated}{below}")
-    heads = [head for tree in trees for head in (tree.root, *tree.below)]
-    records = sum([head.record_count for head in heads])
-    total = f"{format_count(len(heads), 'execution')} with {format_count(records, 'record')}"
-    click.echo(f"deleted {total}" if yes else f"{total}; --yes deletes them" if trees else "nothing to delete")
-
-
-def _deletion_of(trees: Sequence[ExecutionTree]) -> Callable[[CanJournal], Awaitable[list[ExecutionTree]]]:
-    async def delete_all(journal: CanJournal) -> list[ExecutionTree]:
-        """Delete the trees, and return those that were deleted: another process may have claimed or forked one."""
-        deleted: list[ExecutionTree] = []
-        for tree in trees:
-            try:
-                if await journal.delete(tree.root.execution_id):
-                    deleted.append(tree)
-            except JournalConflict as conflict:
-                click.echo(f"retained: {as_one_line(str(conflict))}", err=True)
-        return deleted
-
-    return delete_all

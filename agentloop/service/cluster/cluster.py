@@ -329,8 +329,11 @@ class Cluster:
 
         Args:
             queue: its name.
-            concurrency: how many of its executions run at a time.
+            concurrency: how many of its executions run at a time; 0 pauses the queue: those that run go on, and none starts.
             rate: how many of its executions start within a number of seconds, as (count, seconds).
+
+        Raises:
+            InvalidParameter: the name cannot be stored, or a number is negative, or no execution may start within a time.
         """
         await self._queues.limit_queue(JobKind.EXECUTION, queue, concurrency=concurrency, rate=rate)
 

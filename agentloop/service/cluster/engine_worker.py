@@ -363,7 +363,7 @@ class EngineWorker(CanTakeJobs):
 
     def _take_from(self, queue: Queue) -> None:
         kind = next((kind for kind, prefix in QUEUES.items() if queue.name.startswith(prefix)), None)
-        if kind is None:
+        if kind is None or queue._concurrency == 0:  # paused
             return
         # The engine stores one number of slots per queue; each worker has its own.
         queue._worker_concurrency = self._slots[kind]

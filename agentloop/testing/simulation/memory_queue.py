@@ -22,6 +22,7 @@ from agentloop.values.jobs import (
     RunningJob,
     WorkerNote,
     check_job,
+    check_limits,
     check_storable,
 )
 from agentloop.values.json import JsonValue, freeze, thaw
@@ -151,6 +152,7 @@ class MemoryQueue(CanQueue):
     ) -> None:
         """Set the limits of a queue."""
         check_storable(queue, "the name of the queue")
+        check_limits(concurrency, rate)
         self._limits[kind, queue] = _Limits(concurrency, rate)
         self._changed()
 

@@ -160,6 +160,7 @@ class Use:
 USES: Mapping[str, Sequence[Use]] = {
     "agents check": [Use("person.md --allow person_tools")],
     "chat": [Use("-m ollama:x --base-url URL --tools person_tools.py --tools person.toml:web --allow person_tools")],
+    "cluster limit": [Use("default --pause")],
     "cluster schedule": [Use("nightly '0 0 * * *' person_app:loop Hi.")],
     "cluster schedules": [Use("")],
     "cluster status": [Use("")],

@@ -199,3 +199,53 @@ def test_a_journal_is_shown_without_write_permission(command_line: CommandLine, 
         assert (shown.code, statuses(command_line, program)) == (0, {"one": "completed"})
     finally:
         program.folder.chmod(0o700)
+
+
+def test_executions_are_searched(command_line: CommandLine, program: Program) -> None:
+    """By their texts, by their age, and by calls of which nobody knows whether they ran."""
+    program.run("loop", "what is paid?", "one")
+    program.run("loop", "go", "two", is_killed=True)
+    program.run("waiting", "go", "three")
+    command_line("runs", "stop", "two", "--journal", program.journal)  # its call was interrupted
+    listing = ("runs", "list", "--json", "--journal", program.journal)
+    for options, found in (
+        (["--text", "PAID?"], ["one"]),
+        (["--doubts"], ["two"]),
+        (["--older-than", "1h"], []),
+        (["--since", "1h", "--status", "suspended"], ["three"]),
+        (["--since", "2020-01-01", "--status", "completed"], ["one"]),
+        (["--asked-by", "ada"], []),
+        (["--tag", "case=7"], []),
+    ):
+        listed = command_line(*listing, *options)
+        assert [row["execution_id"] for row in json.loads(listed.out)] == found, options
+
+
+def test_all_that_a_search_finds_are_stopped(command_line: CommandLine, program: Program) -> None:
+    """They are only listed without --yes; those that have ended are not touched."""
+    program.run("loop", "go", "ended")
+    for name in ("one", "two"):
+        program.run("waiting", "go", name)
+    stop = ("runs", "stop", "--journal", program.journal)
+    listed = command_line(*stop, "--text", "go")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["two", "one", "2"]
+    assert listed.out.endswith("2 executions; --yes stops them\n")
+    assert statuses(command_line, program)["one"] == "suspended"
+    assert command_line(*stop, "--text", "go", "--yes").out == "two: stopped\none: stopped\n"
+    assert statuses(command_line, program) == {"ended": "completed", "one": "stopped", "two": "stopped"}
+    assert command_line(*stop, "--text", "go").out == "no execution that it stops\n"
+    both = command_line(*stop, "one", "--text", "go")
+    assert (both.code, "name an execution, or select executions by options" in both.err) == (2, True)
+
+
+def test_all_that_a_search_finds_are_deleted(command_line: CommandLine, program: Program) -> None:
+    """With those of their sub-agents; they are only listed without --yes."""
+    program.run("parent", "go", "one")
+    program.run("broken", "go", "two")
+    delete = ("runs", "delete", "--journal", program.journal, "--status", "completed")
+    listed = command_line(*delete)
+    assert listed.out.splitlines()[0].startswith("one  completed  ")
+    assert listed.out.endswith("; --yes deletes them\n")
+    assert len(heads(program)) == 3
+    assert command_line(*delete, "--yes").out.splitlines()[-1].startswith("deleted 2 executions with ")
+    assert set(statuses(command_line, program)) == {"two"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,7 @@ from agentloop.values import Decision, ExecutionStatus, Message, approve, deny
 from agentloop.values.jobs import Job, JobKind, JobState
 from agentloop.values.secrets import Secret
 from tests.limits import LONGEST
+from tests.loaded import loaded_agentloop
 from tests.postgres import run_sql
 from tests.service.cluster import agents
 from tests.service.cluster.workers import AGENT, eventually, working
@@ -129,6 +131,19 @@ async def test_a_queue_runs_no_more_executions_at_a_time_than_its_limit(db: str)
             (agents.folder() / name).touch()
         for name in ("a", "b"):
             await cluster.result(name)
+
+
+async def test_a_paused_queue_starts_nothing_until_it_goes_on(db: str) -> None:
+    async with Cluster(db) as cluster:
+        command = loaded_agentloop("cluster", "limit", "default", "--pause", "--db", db)
+        assert await asyncio.to_thread(subprocess.check_output, command) == b"default: paused\n"
+        await cluster.submit(AGENT, "mark a", execution_id="a")
+        await cluster.submit(AGENT, "mark b", execution_id="b", queue="other")
+        async with working(db):
+            await cluster.result("b")
+            assert [line.rpartition(":")[2] for line in agents.ledger()] == ["b"]
+            await cluster.limit_queue("default")
+            await cluster.result("a")
 
 
 async def test_a_rate_limits_how_many_executions_start(db: str) -> None:

@@ -199,6 +199,18 @@ class IgnoresVersions(MemoryQueue):
         await super().enqueue(evolve(job, version=None))
 
 
+class PausesNothing(MemoryQueue):
+    """Breaks law 52: a concurrency of zero counts as no limit, as it does where a number is tested by its truth."""
+
+    async def limit_queue(
+        self, kind: JobKind, queue: str, *, concurrency: int | None = None, rate: tuple[int, float] | None = None
+    ) -> None:
+        if concurrency != 0:
+            await super().limit_queue(kind, queue, concurrency=concurrency, rate=rate)
+            return
+        await super().limit_queue(kind, queue, rate=rate)
+
+
 def _queue(law: int, queues: Callable[[], CanQueue]) -> Member:
     def make(examples: int) -> Any:
         return QueueKit(queues, settle=0.02, patience=1.2, examples=examples)
@@ -230,4 +242,5 @@ QUEUES: tuple[Member, ...] = (
     _queue(52, LimitsEachWorker),
     _queue(52, StartsAtOnce),
     _queue(52, IgnoresVersions),
+    _queue(52, PausesNothing),
 )
