@@ -27,6 +27,7 @@ from agentloop.service.cli.tables import Column, Fit, print_table
 from agentloop.service.cluster.cluster import Cluster, ClusterStatus
 from agentloop.service.cluster.database import ClusterDatabase
 from agentloop.service.cluster.worker import Worker
+from agentloop.values.jobs import check_limits
 from agentloop.values.run_requests import Identity
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -357,7 +358,11 @@ def limit(*, queue: str, concurrency: int | None, rate: tuple[int, float] | None
     """Set the limits of a queue of executions, for all workers together. Without an option, it has none any more."""
     if pause and concurrency is not None:
         raise InvalidUsage("--pause and --concurrency contradict each other; omit one of them")
-    running, queue = 0 if pause else concurrency, require_text(queue, "the name of the queue")
+    if not queue.strip():
+        raise InvalidUsage("the name of the queue is empty; `agentloop cluster status` lists queues with work")
+    running = 0 if pause else concurrency
+    with as_usage_errors():
+        check_limits(running, rate)
     _with_cluster(db, lambda cluster: cluster.limit_queue(queue, concurrency=running, rate=rate), creates=False)
     limits = [
         *([] if running is None else ["paused" if running == 0 else f"{running} at a time"]),
