@@ -126,6 +126,33 @@ class CanReportOmissions(ABC):
         """Return a copy that calls `report` with each tool that is left out, once per execution."""
 
 
+@frozen(eq=False, repr=False)
+class ChosenModel(Value):
+    """The model that a request is passed to.
+
+    Attributes:
+        name: the name under which it can be chosen.
+        reason: why it was chosen; empty where nothing says so.
+        requests: the number of requests that were sent to find out.
+    """
+
+    name: str
+    reason: str = ""
+    requests: int = 0
+
+
+RouteReport: TypeAlias = Callable[[ChosenModel], None]
+"""What an inference calls when it has chosen the model of a request."""
+
+
+class CanReportRoutes(ABC):
+    """An inference that chooses one of several models for a request, and reports which; its driver emits that as an event."""
+
+    @abstractmethod
+    def with_route_report(self, report: RouteReport) -> Self:
+        """Return a copy that calls `report` before each request."""
+
+
 class CanAskServer(ABC):
     """An inference that can ask its server what that can do with the model, before the tool API is used."""
 

@@ -21,6 +21,8 @@ from agentloop.contracts.can_infer import (
     CanReportDelays,
     CanReportOmissions,
     CanReportRetries,
+    CanReportRoutes,
+    ChosenModel,
     DelayedRequest,
     FailedAttempt,
     LeftOutTool,
@@ -461,6 +463,8 @@ class InferenceCall(ShownByField):
             inference = inference.with_delay_report(self._report_delay)
         if request.tools and isinstance(inference, CanReportOmissions):
             inference = inference.with_omission_report(self._report_omission)
+        if isinstance(inference, CanReportRoutes):
+            inference = inference.with_route_report(self._report_route)
         if AroundInference.point_name in self.interceptor.points:
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
@@ -547,6 +551,10 @@ class InferenceCall(ShownByField):
 
     def _report_omission(self, tool: LeftOutTool) -> None:
         emit_soon(self.events, event_classes.ToolLeftOut, self.draft.state, None, tool.name, tool.reason)
+
+    def _report_route(self, chosen: ChosenModel) -> None:
+        self.draft.add_requests(chosen.requests, is_other=True)
+        emit_soon(self.events, event_classes.ModelRouted, self.draft.state, None, chosen.name, chosen.reason)
 
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.

@@ -30,6 +30,7 @@ from agentloop.events.inference import InferenceRequestStarted as InferenceReque
 from agentloop.events.inference import InferenceResponseReceived as InferenceResponseReceived
 from agentloop.events.inference import InferenceRetried as InferenceRetried
 from agentloop.events.inference import ModeChosen as ModeChosen
+from agentloop.events.inference import ModelRouted as ModelRouted
 from agentloop.events.inference import PrefixBroken as PrefixBroken
 from agentloop.events.inference import QuotedCallsIgnored as QuotedCallsIgnored
 from agentloop.events.inference import TokenUsageReported as TokenUsageReported

@@ -47,6 +47,7 @@ from agentloop.events.inference import (
     InferenceResponseReceived,
     InferenceRetried,
     ModeChosen,
+    ModelRouted,
     PrefixBroken,
     QuotedCallsIgnored,
     TokenUsageReported,
@@ -168,6 +169,7 @@ INFERENCE: Grammar = {
     ASKED: {
         BudgetShareUsed: ASKED,
         InferenceDelayed: ASKED,
+        ModelRouted: ASKED,
         ToolLeftOut: ASKED,
         InferenceDeltaReceived: ASKED,
         InferenceRetried: ASKED,

@@ -69,6 +69,19 @@ class InferenceDelayed(Event):
 
 
 @frozen(eq=False, repr=False)
+class ModelRouted(Event):
+    """A request is about to be sent to one of several models, which was chosen for it.
+
+    Attributes:
+        name: the name of the chosen model.
+        reason: why it was chosen; empty where nothing says so.
+    """
+
+    name: str
+    reason: str = ""
+
+
+@frozen(eq=False, repr=False)
 class ToolLeftOut(Event):
     """A request is about to be sent without a tool that the provider does not accept. Reported once per execution.
 

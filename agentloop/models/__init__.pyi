@@ -19,6 +19,11 @@ from agentloop.models.programs.run_program import RunProgram as RunProgram
 from agentloop.models.programs.signatures import render_signatures as render_signatures
 from agentloop.models.recording import RecordingInference as RecordingInference
 from agentloop.models.recording import ReplayInference as ReplayInference
+from agentloop.models.routed import ByModel as ByModel
+from agentloop.models.routed import Route as Route
+from agentloop.models.routed import RoutedInference as RoutedInference
+from agentloop.models.routed import by_cost as by_cost
+from agentloop.models.routed import by_size as by_size
 from agentloop.models.scripted import FunctionInference as FunctionInference
 from agentloop.models.scripted import ScriptedInference as ScriptedInference
 from agentloop.models.signing import AwsSigner as AwsSigner

@@ -7,45 +7,18 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import (
-    CanCombineModels,
-    CanInfer,
-    CanNameModel,
-    CanReportDelays,
-    CanReportOmissions,
-    CanReportRetries,
-    DelayReport,
-    FailedAttempt,
-    OmissionReport,
-    RetryReport,
-)
-from agentloop.contracts.can_use_mode import CanRenderRequest
-from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ConfigurationError, InferenceError
+from agentloop.contracts.can_infer import CanInfer, FailedAttempt, RetryReport
+from agentloop.errors import InferenceError
+from agentloop.models.combined import CombinedInference, as_inferences
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 
 
 def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
-    if not inferences:
-        raise ConfigurationError("a FallbackInference needs at least one inference")
-    for inference in inferences:
-        if not isinstance(inference, CanInfer):
-            raise TypeError(f"{inference!r} is not an inference; subclass CanInfer")
-    return tuple(inferences)
+    return as_inferences(inferences, "FallbackInference")
 
 
 @frozen(eq=False)
-class FallbackInference(
-    CanInfer,
-    CanAcceptExecutionScope,
-    CanReportRetries,
-    CanReportDelays,
-    CanReportOmissions,
-    CanNameModel,
-    CanCombineModels,
-    CanRenderRequest,
-):
+class FallbackInference(CombinedInference):
     """Calls the first of several models, and the next one when it fails.
 
     Each model first makes the retries that it is configured for. Each fallback emits `InferenceRetried`, which names the next
@@ -68,23 +41,6 @@ class FallbackInference(
     _report: RetryReport | None = field(default=None, kw_only=True, repr=False)
 
     @property
-    def model_name(self) -> str:
-        """The name of the first model."""
-        first = self.inferences[0]
-        return first.model_name if isinstance(first, CanNameModel) else ""
-
-    @property
-    def wire_format_name(self) -> str:
-        """The wire format of the first model."""
-        first = self.inferences[0]
-        return first.wire_format_name if isinstance(first, CanNameModel) else ""
-
-    @property
-    def is_makers_api(self) -> bool:
-        """Whether all models are called at the APIs of their makers."""
-        return all(isinstance(each, CanNameModel) and each.is_makers_api for each in self.inferences)
-
-    @property
     def models(self) -> tuple[CanInfer, ...]:
         """The models, in order of preference."""
         return self.inferences
@@ -93,45 +49,9 @@ class FallbackInference(
         """Return a copy with these models in place of its own, in the same order."""
         return evolve(self, inferences=tuple(models))
 
-    def render_request(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request as the first model receives it."""
-        first = self.inferences[0]
-        return first.render_request(request) if isinstance(first, CanRenderRequest) else request
-
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy whose models are bound to the scope."""
-        bound = [
-            # Each inference of the driver begins with the first model.
-            inference.with_execution_scope(scope if index == 0 else scope.without_inferences())
-            if isinstance(inference, CanAcceptExecutionScope)
-            else inference
-            for index, inference in enumerate(self.inferences)
-        ]
-        return evolve(self, inferences=bound)
-
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that reports its fallbacks and the retries of its models."""
-        reporting = [
-            inference.with_retry_report(report) if isinstance(inference, CanReportRetries) else inference
-            for inference in self.inferences
-        ]
-        return evolve(self, inferences=reporting, report=report)
-
-    def with_delay_report(self, report: DelayReport) -> Self:
-        """Return a copy whose models report requests that wait."""
-        reporting = [
-            inference.with_delay_report(report) if isinstance(inference, CanReportDelays) else inference
-            for inference in self.inferences
-        ]
-        return evolve(self, inferences=reporting)
-
-    def with_omission_report(self, report: OmissionReport) -> Self:
-        """Return a copy whose models report tools that they leave out."""
-        reporting = [
-            inference.with_omission_report(report) if isinstance(inference, CanReportOmissions) else inference
-            for inference in self.inferences
-        ]
-        return evolve(self, inferences=reporting)
+        return evolve(super().with_retry_report(report), report=report)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Call the models in order until one succeeds.

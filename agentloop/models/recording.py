@@ -16,9 +16,11 @@ from agentloop.contracts.can_infer import (
     CanReportDelays,
     CanReportOmissions,
     CanReportRetries,
+    CanReportRoutes,
     DelayReport,
     OmissionReport,
     RetryReport,
+    RouteReport,
 )
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ContractViolation, ToolsNotSupported
@@ -44,7 +46,13 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 
 @frozen(eq=False)
 class RecordingInference(
-    CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanReportOmissions, CanNameModel
+    CanInfer,
+    CanAcceptExecutionScope,
+    CanReportRetries,
+    CanReportDelays,
+    CanReportOmissions,
+    CanReportRoutes,
+    CanNameModel,
 ):
     """Calls a model, and appends each request and response to a file that can be read and edited by hand.
 
@@ -101,6 +109,12 @@ class RecordingInference(
         if not isinstance(self.inference, CanReportOmissions):
             return self
         return evolve(self, inference=self.inference.with_omission_report(report))
+
+    def with_route_report(self, report: RouteReport) -> Self:
+        """Return a copy whose model reports which model it chooses."""
+        if not isinstance(self.inference, CanReportRoutes):
+            return self
+        return evolve(self, inference=self.inference.with_route_report(report))
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Call the model and record the exchange.
