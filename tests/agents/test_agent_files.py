@@ -851,7 +851,7 @@ def test_where_nobody_can_be_asked_the_execution_is_suspended(folder: Path) -> N
         """Read a mail."""
         return "pay eve"
 
-    script = [
+    script: list[ToolCall | str] = [
         ToolCall("1", "read"),
         ToolCall("2", "payer", '{"task": "pay"}'),
         ToolCall("3", "refund", '{"number": 7}'),

@@ -348,6 +348,7 @@ class AgentOptions:
         variables: the variables of its system prompts.
         places: the files of the tools.
         servers: the MCP servers.
+        server_files: the files that describe them.
         allow: the modules that TOML files may name.
         allow_servers: the programs and hosts that the file of the agent may name.
         trust: the files that the person trusts.
@@ -364,6 +365,7 @@ class AgentOptions:
     variables: Mapping[str, str]
     places: Sequence[str]
     servers: Sequence[McpEnsemble]
+    server_files: Sequence[str]
     allow: Sequence[str]
     allow_servers: Sequence[str]
     trust: Trust
@@ -387,8 +389,10 @@ class AgentOptions:
 
     @property
     def default_approval(self) -> str:
-        """The value of `--approve` when it is omitted."""
-        return "all" if self.model == DEMO_MODEL and not self.places and self.file is None else DEFAULT_APPROVAL
+        """The value of `--approve` when it is omitted: a server of a stranger describes its tools to the model before anything else is read."""
+        if self.model == DEMO_MODEL and not self.places and self.file is None:
+            return "all"
+        return DEFAULT_APPROVAL if all(map(self.trust.covers, map(Path, self.server_files))) else "ask"
 
     def read_input(self, question: str | None, attachments: Sequence[str] = ()) -> Input:
         """Return what the command line asks, or the question of the demo.
@@ -643,8 +647,8 @@ approve_option: Callable[[FC], FC] = configured_option(
     "has read the text of others, such as results of tools and attached files. ask: they always need it. With both, the first call of "
     "each MCP server needs it, too, and once the model has read the text of others, calls that send data to a host that no message of "
     "yours names; you are asked on the terminal, and without one the calls stay pending. all approves, and none denies, what needs "
-    "approval with ask. An agent or tools in a file that --trust does not name are the text of others, so untrusted is ask then. The "
-    "model demo, whose own tools change nothing outside of the process, needs no approval.",
+    "approval with ask. An agent, tools or servers in a file that --trust does not name are the text of others, so ask is the default "
+    "then. The model demo, whose own tools change nothing outside of the process, needs no approval.",
 )
 """The option `--approve`, whose value `approvals` and `decider` take."""
 
@@ -715,6 +719,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
             variables=parse_variables(variables),
             places=places,
             servers=servers,
+            server_files=mcp,
             allow=allow,
             allow_servers=allow_servers,
             trust=trusted,

@@ -55,6 +55,7 @@ def test_a_grant_of_the_command_line_is_used_listed_and_revoked(
     tools, journal = tmp_path / "tools.py", str(tmp_path / "runs.db")
     tools.write_text(AGENT.split("def create", maxsplit=1)[0])
     options = ["--model", "ollama:m", "--base-url", server.base_url, "--tools", str(tools), "--journal", journal]
+    options += ["--approve", "ask"]
     server.calls(("pay", {"amount": 20}))
     waits = command_line("run", "Pay.", *options)
     assert waits.code == 3, waits
