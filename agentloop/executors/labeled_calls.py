@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
@@ -68,7 +68,7 @@ class Labeling(CanLayerCalls):
         """Count values of a call as those of the person who has decided about it."""
         self._endorsed.update(_values_of(call, names))
 
-    def endorsed(self, batch: Admission) -> Set[tuple[str, str, bytes]]:
+    def endorsed(self, batch: Admission) -> set[tuple[str, str, bytes]]:
         """Return the values that a person counts as his own: in this process, and before it in this execution."""
         if not self._is_restored:
             self._is_restored = True
@@ -101,14 +101,15 @@ class Labeling(CanLayerCalls):
         source = foreign(execution.name, kind=SourceKind.TOOL, key=execution.key)
         if execution.succeeded and not is_returned and given is None:
             return source
-        if (
-            self._is_replay and given is not None
-        ):  # what the tool declares now, so that a lowered label differs from the record
-            given = Label([each for each in given.sources if each not in source.sources])
+        says_itself = isinstance(tool.tool, CanLabelResult)
+        if self._is_replay and given is not None:
+            # What the tool declares now, so that a lowered label differs from the record. An agent that failed has said nothing.
+            rest = Label([each for each in given.sources if each not in source.sources])
+            given = None if says_itself and not tool.calls_tools and given == source else rest
         if tool.calls_tools and given is None and is_returned:
             # What it returns is made of its code and of the results of its calls.
             return self._programs.get(call.key, UNKNOWN)
-        if tool.calls_tools or isinstance(tool.tool, CanLabelResult):
+        if tool.calls_tools or says_itself:
             return source if given is None else given
         return (CLEAN if _is_own(execution, tool.spec.own) else source) | (given or CLEAN)
 
