@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from attrs import asdict, define, evolve, field, frozen
@@ -23,7 +23,7 @@ from agentloop.agents.agent_file import (
     variable_problem,
 )
 from agentloop.contracts.can_infer import CanInfer
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, labels_of
 from agentloop.contracts.can_provide_models import ModelConfig
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolLike, ToolPolicy
@@ -32,6 +32,7 @@ from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, InvalidParameter, ToolDefinitionError
 from agentloop.interception.rules import Permissions, RequireApproval, Rule
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.parameters import as_interceptors
 from agentloop.loop.parts import FileGrants
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
@@ -122,7 +123,11 @@ def build_from_file(
     **grants: Unpack[FileGrants],
 ) -> Any:
     """Return the loop of the agent that a file describes; `FileOptions` describes the parameters."""
-    return build_agent(create_loop, AgentSources.of(path, **grants), model, parts)
+    # A program that asks by labels itself has said about which calls: a second one would ask about the others.
+    asks = "approve" in parts or bool(labels_of(as_interceptors(parts.get("interceptors", ()))))
+    return build_agent(
+        create_loop, AgentSources.of(path, **grants), model, parts, approve=None if asks else "untrusted"
+    )
 
 
 def build_agent(
@@ -134,6 +139,7 @@ def build_agent(
     guards: Sequence[CanIntercept] = (),
     needs_keys: bool = True,
     grants: Mapping[str, Any] = NO_GRANTS,
+    approve: Literal["untrusted"] | None = None,
 ) -> L:
     """Build the loop of the agent that a file describes.
 
@@ -146,6 +152,7 @@ def build_agent(
         guards: interceptors of the agent and of each of its sub-agents.
         needs_keys: whether the API keys of models have to be there; without them, the loop can be checked, not run.
         grants: what the person at the command line allows the ensembles of the file, as `EnsembleBuilder` has it.
+        approve: which calls wait for a person if neither the file nor the program says so; None for those about which the guards ask.
 
     Raises:
         InvalidDescriptor: with all mistakes.
@@ -155,6 +162,8 @@ def build_agent(
         raise InvalidParameter(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
     given = {} if parts is None else {**parts, "options": _given(parts.get("options", DEFAULT_OPTIONS))}
     descriptor, _ = sources.read()
+    if approve is not None and "approve" not in descriptor.values:
+        given["approve"] = approve  # its sub-agents get it from the loop that calls them
     builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys, sources.trust, grants)
     # The builder returns None only with a mistake.
     loop: L = builder.build(descriptor, model, given)
@@ -189,6 +198,7 @@ class _AgentBuilder:
         count, options = len(self.mistakes), parts.pop("options", {})
         inference, model_name = self._inference(agent, model)
         self._check_settings(agent)
+        self._check_approval(agent)
         tools = [*self._tools(agent), *self._sub_agents(agent, inference), *_elements(parts.pop("tools", ()))]
         interceptors = [*self.guards, *self._interceptors(agent, model_name), *parts.pop("interceptors", ())]
         if len(self.mistakes) > count or inference is None:
@@ -255,6 +265,13 @@ class _AgentBuilder:
             # Such as top_k. A text, a flag or a table may turn on anything that the provider has.
             if isinstance(value, bool) or not isinstance(value, int | float):
                 self._files.refuse(extra, f"{key!r} may turn on tools of the provider", "set it in code", key)
+
+    def _check_approval(self, agent: AgentDescriptor) -> None:
+        """Note that nobody would be asked, as only a program or a person may say."""
+        said = agent.values.get("approve")
+        if said is not None and said.value == "none" and not self._files.may_loosen(said):
+            problem = "its calls would run without a question, whatever the model has read"
+            self._files.refuse(said, problem, "pass approve=None in code")
 
     # --- tools --------------------------------------------------------------------------------------------------
 
@@ -469,9 +486,10 @@ def _driver(agent: AgentDescriptor, inference: CanInfer, given: Mapping[str, Any
 def _loop_options(agent: AgentDescriptor) -> dict[str, Any]:
     """Return the parameters of a loop that the file sets and that need no more than their values."""
     options: dict[str, Any] = {}
-    for key in ("approve", "max_steps"):
-        if key in agent.values:
-            options[key] = agent.value(key)
+    if "max_steps" in agent.values:
+        options["max_steps"] = agent.value("max_steps")
+    if "approve" in agent.values:
+        options["approve"] = None if agent.value("approve") == "none" else agent.value("approve")
     if "output" in agent.values:
         options["output_type"] = freeze_object(agent.value("output"))
     compiler = agent.value("compiler")

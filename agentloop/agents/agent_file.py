@@ -212,7 +212,7 @@ AGENT: Mapping[str, Check] = {
     "mcp": _TABLE,
     "agents": has_type(list, dict),
     "permissions": _TABLE,
-    "approve": _one_of("untrusted", "effects"),
+    "approve": _one_of("untrusted", "effects", "none"),
     "budget": _TABLE,
     "accounts": _TABLE,
     "max_steps": lambda value: _COUNT(value) or ("" if value > 0 else f"it has to be more than 0, not {value}"),

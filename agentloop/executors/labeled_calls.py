@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
@@ -14,12 +14,13 @@ from agentloop.contracts.tool import CanLabelResult
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.call import Call
 from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome
-from agentloop.values.decisions import Answer, PendingCall
-from agentloop.values.json import JsonValue
-from agentloop.values.labels import CLEAN, UNKNOWN, ArgumentOrigin, CallOrigins, Label, SourceKind, foreign
+from agentloop.values.batches import settled_calls
+from agentloop.values.decisions import Answer, Approve, Decision, PendingCall
+from agentloop.values.json import JsonValue, format_json
+from agentloop.values.labels import CLEAN, UNKNOWN, ArgumentOrigin, CallOrigins, Label, SourceKind, Writer, foreign
 from agentloop.values.origins import origins_of
 from agentloop.values.records import outer_key
-from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
 _WORDS_OF_TOOLS = frozenset({ToolStatus.SUCCEEDED, ToolStatus.FAILED})
 """How calls end whose text the tool has written; the executor writes the others."""
@@ -39,6 +40,8 @@ class Labeling(CanLayerCalls):
         self._scope = scope
         self._programs: dict[str, Label] = {}
         self._said: dict[str, CallOrigins] = {}
+        self._endorsed: set[tuple[str, str, bytes]] = set()
+        self._is_restored = False
         self._is_replay = isinstance(scope.log, CanObserveReplay)
 
     def open(self, call: Call, batch: Admission) -> CallLayer:
@@ -55,7 +58,24 @@ class Labeling(CanLayerCalls):
         else:
             self.add_result(outer, outcome.origin)
         said = CallOrigins(label) if said is None else said
+        if outcome is not None:
+            self._endorse(outcome.call, outcome.endorsed)
+        elif isinstance(call.decision, Approve) and not said.control.is_foreign:
+            self._endorse(call.call, call.decision.endorse)
         return _LabeledCall(call, batch, self, said, is_labeled=outcome is not None)
+
+    def _endorse(self, call: ToolCall, names: Sequence[str]) -> None:
+        """Count values of a call as those of the person who has decided about it."""
+        self._endorsed.update(_values_of(call, names))
+
+    def endorsed(self, batch: Admission) -> set[tuple[str, str, bytes]]:
+        """Return the values that a person counts as his own: in this process, and before it in this execution."""
+        if not self._is_restored:
+            self._is_restored = True
+            for step in batch.state.steps:
+                for execution in settled_calls(step):
+                    self._endorse(execution.call, execution.endorsed)
+        return self._endorsed
 
     def _control(self, outer: str) -> Label:
         """Return who had a part in what a model, or the program that serves this call, has read."""
@@ -81,14 +101,15 @@ class Labeling(CanLayerCalls):
         source = foreign(execution.name, kind=SourceKind.TOOL, key=execution.key)
         if execution.succeeded and not is_returned and given is None:
             return source
-        if (
-            self._is_replay and given is not None
-        ):  # what the tool declares now, so that a lowered label differs from the record
-            given = Label([each for each in given.sources if each not in source.sources])
+        says_itself = isinstance(tool.tool, CanLabelResult)
+        if self._is_replay and given is not None:
+            # What the tool declares now, so that a lowered label differs from the record. An agent that failed has said nothing.
+            rest = Label([each for each in given.sources if each not in source.sources])
+            given = None if says_itself and not tool.calls_tools and given == source else rest
         if tool.calls_tools and given is None and is_returned:
             # What it returns is made of its code and of the results of its calls.
             return self._programs.get(call.key, UNKNOWN)
-        if tool.calls_tools or isinstance(tool.tool, CanLabelResult):
+        if tool.calls_tools or says_itself:
             return source if given is None else given
         return (CLEAN if _is_own(execution, tool.spec.own) else source) | (given or CLEAN)
 
@@ -120,7 +141,7 @@ def _has_own_leaves(value: JsonValue, own: tuple[str, ...], name: str) -> bool:
 
 
 class _LabeledCall(CallLayer):
-    __slots__ = ("_batch", "_call", "_is_labeled", "_labeling", "_returned", "_said", "label")
+    __slots__ = ("_batch", "_call", "_decided", "_is_labeled", "_labeling", "_returned", "_said", "label")
 
     def __init__(
         self, call: Call, batch: Admission, labeling: Labeling, said: CallOrigins, *, is_labeled: bool
@@ -131,6 +152,7 @@ class _LabeledCall(CallLayer):
         self._said = said.arguments
         self.label: Label = said.control
         self._is_labeled = is_labeled
+        self._decided = call.call  # as it was shown to the person who decided about it
         self._returned: Label | None = None
 
     @property
@@ -140,12 +162,27 @@ class _LabeledCall(CallLayer):
 
     @property
     def input_label(self) -> Label:  # type: ignore[override]  # an attribute of layers that know nothing
-        """Who had a part in the call, its arguments included."""
-        return reduce(or_, [each.label for each in self.origins], self.label)
+        """Who had a part in the call, its arguments included. A value that somebody has endorsed is still what another one wrote."""
+        return reduce(or_, [each.label for each in self._unendorsed()], self.label)
 
     @property
     def origins(self) -> tuple[ArgumentOrigin, ...]:  # type: ignore[override]  # an attribute of layers that know nothing
-        """Who had a part in each argument; one that was changed since the program made the call is of unknown origin."""
+        """Who had a part in each argument; a value that a person has endorsed is his, where the decision to make the call is clean."""
+        said = self._unendorsed()
+        if self.label.is_foreign or not any(each.label.is_foreign for each in said):
+            return said
+        known = self._labeling.endorsed(self._batch)
+        return tuple(
+            [
+                ArgumentOrigin(each.argument, CLEAN, Writer.ENDORSED)
+                if each.label.is_foreign and not known.isdisjoint(_values_of(self._call.call, [each.argument]))
+                else each
+                for each in said
+            ]
+        )
+
+    def _unendorsed(self) -> tuple[ArgumentOrigin, ...]:
+        """Return who had a part in each argument; one that was changed since the program made the call is of unknown origin."""
         call, made = self._call.call, self._call.requested
         if not self._said or made is None or made is call:
             return self._said
@@ -177,6 +214,7 @@ class _LabeledCall(CallLayer):
         )
         self._labeling.end(self._call, label)
         execution = _labeled(outcome.execution, label)
+        execution = _endorsed(execution, self._call.decision, self._decided)
         return outcome if execution is outcome.execution else evolve(outcome, execution=execution)
 
     def _shown(self, pending: PendingCall) -> PendingCall:
@@ -189,3 +227,17 @@ class _LabeledCall(CallLayer):
 
 def _labeled(execution: ToolExecution, label: Label) -> ToolExecution:
     return execution if execution.label == label else evolve(execution, label=label)
+
+
+def _endorsed(execution: ToolExecution, decision: Decision | None, shown: ToolCall) -> ToolExecution:
+    """Return an outcome with the arguments that the decision endorses, and whose values are those that were shown."""
+    names = decision.endorse if isinstance(decision, Approve) else ()
+    before, after = shown.arguments, execution.call.arguments
+    kept = tuple([name for name in names if name in after and after[name] == before.get(name)])
+    return execution if execution.endorsed == kept else evolve(execution, endorsed=kept)
+
+
+def _values_of(call: ToolCall, names: Iterable[str]) -> Iterator[tuple[str, str, bytes]]:
+    """Return values of arguments, each with the names of the tool and of the argument, so that 1 is neither true nor 1.0."""
+    arguments = call.arguments
+    return ((call.name, name, format_json(arguments[name])) for name in names if name in arguments)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from attrs import evolve
 
 from agentloop.contracts.run_log import CallLog
-from agentloop.contracts.tool import CanCallTools, CanContinueCall, CanLabelResult, Tool
+from agentloop.contracts.tool import CanCallTools, Tool
 from agentloop.executors.admission import Admission, CanLayerCalls
 from agentloop.executors.batch import Batch, calls_of
 from agentloop.executors.call import Call
 from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome, RunCall
 from agentloop.executors.inner_calls import InnerBatches, InnerBatchResult, OuterCall
+from agentloop.executors.toolbox import is_agent
 from agentloop.values.batches import ToolCalls, close_inner_calls
 from agentloop.values.json import thaw
 from agentloop.values.state import AgentState
@@ -115,7 +116,7 @@ class _ProgramCall(CallLayer):
             specs=tuple([spec for spec in tools.specs if spec.name not in rejections]),
             rejections=rejections,
             hidden=hidden,
-            agents=frozenset([tool.name for tool in tools if _is_agent(tool)]),
+            agents=frozenset([tool.name for tool in tools if is_agent(tool)]),
             note_origins=call.layers[0].note_origins,
             resumed=call.resumed,
         )
@@ -141,10 +142,6 @@ class _ProgramCall(CallLayer):
             # Signals are only ever appended, and a new one may be equal to one before.
             stops = [signal.message for signal in _stop_signals(inner.state)[known:]]
             report(InnerBatchResult(inner.executions(), inner.failure, "; ".join(stops)))
-
-
-def _is_agent(tool: Tool) -> bool:
-    return isinstance(tool, CanLabelResult) and isinstance(tool, CanContinueCall)
 
 
 def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:

@@ -263,7 +263,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         **options: Unpack[LoopOptions],
     ) -> None:
         check_keywords("AgentLoop()", options, LoopOptions.__annotations__)
-        parts = checks.with_approvals(options, options.get("interceptors", ()))
+        parts = checks.with_approvals(options)
         self.__attrs_init__(driver=driver, tools=tools, output_type=output_type, **parts)
 
     @_compiled.default
@@ -723,7 +723,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
     def replace(self, *, output_type: Any = NOTHING, **parts: Unpack[LoopChanges[Deps]]) -> AgentLoop[Any, Deps]:
         """Return a copy with these parts, the parameters of `AgentLoop`, in place of its own: `loop.replace(max_steps=5)`."""
         check_keywords("AgentLoop.replace()", parts, LoopChanges.__annotations__)
-        changes = checks.with_approvals(parts, parts.get("interceptors", self.interceptors))
+        changes = checks.with_approvals(parts, self.interceptors)
         return self._copy(**changes, **({} if output_type is NOTHING else {"output_type": output_type}))
 
     def with_interceptors(self, *interceptors: CanIntercept) -> Self:

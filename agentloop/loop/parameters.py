@@ -174,12 +174,12 @@ def as_approve(approve: object) -> Literal["untrusted", "effects"] | None:
     raise InvalidParameter(f"approve is 'untrusted', 'effects' or None, not {_describe(approve)}{hint}")
 
 
-def with_approvals(parts: Mapping[str, Any], interceptors: object) -> dict[str, Any]:
+def with_approvals(parts: Mapping[str, Any], earlier: object = ()) -> dict[str, Any]:
     """Return the parts of a loop, in which an interceptor takes the place of `approve`.
 
     Args:
-        parts: the parts that are given.
-        interceptors: the interceptors that the loop is to have beside it. One that an earlier `approve` has added is left out.
+        parts: the parts that are given. Their interceptors are kept.
+        earlier: the interceptors of a loop that these parts change. One that its `approve` has added is left out.
     """
     changed = {name: part for name, part in parts.items() if name != "approve"}
     if "approve" not in parts:
@@ -188,9 +188,12 @@ def with_approvals(parts: Mapping[str, Any], interceptors: object) -> dict[str, 
     from agentloop.interception.untrusted import AskUntrusted
 
     known = {"untrusted": AskUntrusted(), "effects": RequireApproval()}
-    kept = [each for each in as_interceptors(interceptors) if each not in known.values()]
+    if "interceptors" in parts:
+        kept = list(as_interceptors(parts["interceptors"]))
+    else:
+        kept = [each for each in as_interceptors(earlier) if each not in known.values()]
     approve = as_approve(parts["approve"])
-    changed["interceptors"] = kept if approve is None else [*kept, known[approve]]
+    changed["interceptors"] = kept if approve is None or known[approve] in kept else [*kept, known[approve]]
     return changed
 
 

@@ -172,6 +172,8 @@ class FileOptions(ToolOptions, FileGrants, LoopOptions[Deps], total=False):
         options: sampling and limits of each request; each replaces the one of the same name in the file's `settings`.
         tools: tools in addition to those of the file.
         interceptors: interceptors in addition to those of the file.
+        approve: replaces what the file says. Without a word of either, calls wait as with `untrusted`, unless one of the `interceptors`
+            is an `AskUntrusted`; None for the calls about which interceptors ask.
         compiler: replaces the compiler of the file; None for the driver's default.
     """
 

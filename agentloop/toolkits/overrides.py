@@ -18,6 +18,7 @@ from agentloop.contracts.tool import (
     CanContinueCall,
     CanDescribeDefaults,
     CanDescribeResult,
+    CanLabelResult,
     CanPinDefinition,
     CanPrepareArguments,
     CanPresentResult,
@@ -303,9 +304,12 @@ class GroupedTool(
 # Executors recognize what a tool can do by its class, so each of these contracts needs a wrapper of its own.
 def _class_of(tool: Tool) -> type[GroupedTool]:
     """Return the class of the wrapper of a tool."""
+    says_label = isinstance(tool, CanLabelResult)
     if isinstance(tool, CanCallTools):
-        return GroupedCallingTool
-    return GroupedThreadTool if isinstance(tool, CanUseThread) else GroupedTool
+        return GroupedLabelingCallingTool if says_label else GroupedCallingTool
+    if isinstance(tool, CanUseThread):
+        return GroupedLabelingThreadTool if says_label else GroupedThreadTool
+    return GroupedLabelingTool if says_label else GroupedTool
 
 
 @frozen(eq=False)
@@ -340,6 +344,21 @@ class GroupedThreadTool(GroupedTool, CanUseThread):
         tool = self.tool
         assert isinstance(tool, CanUseThread)  # noqa: S101  # this class is used only for such tools
         return tool.use_in_thread(**arguments)
+
+
+@frozen(eq=False)
+class GroupedLabelingTool(GroupedTool, CanLabelResult):
+    """A `GroupedTool` around a tool that says itself who had a part in its results, such as an agent."""
+
+
+@frozen(eq=False)
+class GroupedLabelingCallingTool(GroupedCallingTool, CanLabelResult):
+    """A `GroupedCallingTool` around a tool that says itself who had a part in its results, such as one that runs programs."""
+
+
+@frozen(eq=False)
+class GroupedLabelingThreadTool(GroupedThreadTool, CanLabelResult):
+    """A `GroupedThreadTool` around a tool that says itself who had a part in its results."""
 
 
 def with_defaults(parameters: JsonObject, defaults: JsonObject, owner: str) -> JsonObject:

@@ -333,3 +333,20 @@ def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingC
             f"the approval of {key!r} comes with a grant, and none can be given for later calls of {call.call.name!r}: its tool "
             "runs code, or no AskUnlessGranted has asked about the call; approve this call alone"
         )
+    if isinstance(decision, Approve) and decision.endorse:
+        _check_endorsement(key, decision, call)
+
+
+def _check_endorsement(key: str, decision: Approve, call: PendingCall) -> None:
+    if not decision.digest:
+        raise DecisionError(
+            f"the approval of {key!r} endorses values, and does not say which were shown: pass the digest of the call, "
+            "approve(call.digest, endorse=…)"
+        )
+    other = [name for name in decision.endorse if name not in call.endorsable]
+    if other:
+        can = f"it can endorse {', '.join(call.endorsable)}" if call.endorsable else "there is nothing to endorse"
+        raise DecisionError(
+            f"the approval of {key!r} endorses {', '.join(map(repr, other))}, and {can}: values that somebody else has written, "
+            "in calls of a program that was planned before anything foreign was read"
+        )

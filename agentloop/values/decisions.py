@@ -17,6 +17,10 @@ from agentloop.values.value import EncodeOnce, Value, check_types
 from agentloop.values.visible_text import escape_all, render_text
 
 
+def _as_names(names: Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 @frozen(eq=False, repr=False)
 class Approve(Value):
     """Run the call unchanged.
@@ -27,11 +31,15 @@ class Approve(Value):
         principal: who decided; empty when that is unknown.
         grant: what is allowed from now on, for later calls of the tool; None for this call alone. Only a pending call that is
             `grantable` takes it.
+        endorse: the names of arguments whose values count as the words of the person from now on: where a later call of the tool has
+            the same value in the same argument. They are some of `PendingCall.endorsable`, and the decision has the digest of what was
+            shown.
     """
 
     digest: str = ""
     principal: str = field(default="", kw_only=True)
     grant: Grant | None = field(default=None, kw_only=True)
+    endorse: tuple[str, ...] = field(default=(), converter=_as_names, kw_only=True)
 
     __attrs_post_init__ = check_types
 
@@ -91,7 +99,9 @@ Decision: TypeAlias = Approve | Deny | Answer | Edit
 """What is decided about a pending call: to run it, not to run it, to use a result in its place, or to run it with other arguments."""
 
 
-def approve(digest: str = "", *, principal: str = "", grant: Grant | None = None) -> Approve:
+def approve(
+    digest: str = "", *, principal: str = "", grant: Grant | None = None, endorse: str | Iterable[str] = ()
+) -> Approve:
     """Decide to run the call unchanged.
 
     Args:
@@ -99,8 +109,10 @@ def approve(digest: str = "", *, principal: str = "", grant: Grant | None = None
             arguments, is pending under the key by then, or if the call was suspended again.
         principal: who decides, for the record.
         grant: what is allowed from now on, for later calls of the tool.
+        endorse: the names of arguments whose values, as they were shown, count as the person's own from now on in this execution:
+            where a program calls the tool again with the same value of the same argument. Needs the digest.
     """
-    return Approve(digest, principal=principal, grant=grant)
+    return Approve(digest, principal=principal, grant=grant, endorse=_as_names(endorse))
 
 
 def deny(reason: str = "", digest: str = "", *, principal: str = "") -> Deny:
@@ -165,6 +177,17 @@ class PendingCall(EncodeOnce):
     origins: tuple[ArgumentOrigin, ...] = ()
 
     __attrs_post_init__ = check_types
+
+    @property
+    def endorsable(self) -> tuple[str, ...]:
+        """The arguments whose values a person can count as his own, with `approve(digest, endorse=…)`.
+
+        They are those which somebody else has written, of a call that a planned program makes: where somebody else may have decided
+        about the call itself, each later call waits in any case.
+        """
+        if self.label is None or self.label.is_foreign or self.waits_for:
+            return ()
+        return tuple([each.argument for each in self.origins if each.label.is_foreign])
 
     @property
     def is_decided(self) -> bool:

@@ -115,9 +115,13 @@ class Label(Value):
 
 
 class Writer(StrEnum):
-    """The writer of an argument: the user, a source that it is quoted from, the model, or the program that makes the call."""
+    """The writer of an argument: the user, a source that it is quoted from, the model, or the program that makes the call.
+
+    `ENDORSED`: a person has counted this value of this argument as his, by a decision about an earlier call.
+    """
 
     USER = "user"
+    ENDORSED = "endorsed"
     SOURCE = "source"
     MODEL = "model"
     PROGRAM = "program"
@@ -151,6 +155,8 @@ class ArgumentOrigin(Value):
         match self.writer:
             case Writer.USER:
                 return "yours"
+            case Writer.ENDORSED:
+                return "yours, by the decision about an earlier call"
             case Writer.SOURCE:
                 return f"from {sources}"
             case Writer.MODEL:

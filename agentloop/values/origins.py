@@ -33,7 +33,7 @@ def origins_of(
         arguments: the arguments.
         key: the idempotency key of the call, which tells whether a program makes it.
     """
-    known, label = {each.argument: each.label for each in said}, UNKNOWN if label is None else label
+    known, label = {each.argument: each for each in said}, UNKNOWN if label is None else label
     writer = Writer.PROGRAM if outer_key(key) else Writer.MODEL
     words: str | None = None
     outcomes: Sequence[ToolExecution] = ()
@@ -42,8 +42,11 @@ def origins_of(
         if words is None and leaves and index < _MAX_SEARCHED:
             words, outcomes = _words_of_user(state), () if said else _foreign_outcomes(state)
         is_of_user = bool(leaves) and all(_is_in(leaf, words or "") for leaf in leaves)
-        if said:
-            control = known.get(name, UNKNOWN)
+        origin = known.get(name)
+        if origin is not None and origin.writer is Writer.ENDORSED:
+            yield origin
+        elif said:
+            control = UNKNOWN if origin is None else origin.label
             is_of_user = is_of_user and not control.is_foreign
             yield ArgumentOrigin(name, control, Writer.USER if is_of_user else Writer.PROGRAM)
         elif is_of_user:

@@ -503,7 +503,7 @@ class AfterToolUse(StatePoint):
         return evolve(self, execution=self.execution.with_error(ErrorInfo(type, message), ToolStatus.FAILED))
 
 
-_FACTS = ("id", "key", "call", "started_at", "ended_at", "inner", "label")
+_FACTS = ("id", "key", "call", "started_at", "ended_at", "inner", "label", "endorsed")
 
 
 # --- the table --------------------------------------------------------------------------------------------------

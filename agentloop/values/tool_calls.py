@@ -418,6 +418,7 @@ class ToolExecution(Value):
         ended_at: when it ended.
         inner: the outcomes of the calls that the tool made itself, such as those of a program, in order.
         label: who had a part in the value; None where that is not known, so that it counts as foreign.
+        endorsed: the arguments whose values the person who approved the call counts as his own (`Approve.endorse`).
     """
 
     id: str
@@ -433,6 +434,7 @@ class ToolExecution(Value):
     ended_at: datetime
     inner: tuple[ToolExecution, ...] = field(default=(), converter=_as_executions)
     label: Label | None = field(default=None, repr=False)
+    endorsed: tuple[str, ...] = field(default=(), converter=tuple[str, ...], repr=False)
 
     __attrs_post_init__ = check_types
 

@@ -72,6 +72,7 @@ LOOSER = {
     "mcp.s.effects": f'{HEAD}{SERVER}effects = {{ "get_*" = "pure", "x" = "effect" }}',
     "mcp.s.egress": f"{HEAD}{SERVER}egress = false",
     "mcp.s.labels": f'{HEAD}{SERVER}[mcp.s.labels.search]\nown = "id"',
+    "approve": f'{HEAD}approve = "none"',
     "settings.hosted_tools": f'{HEAD}settings.hosted_tools = ["web_search"]',
     "settings.extra.tools": f"{HEAD}settings.extra = {{ top_k = 40, tools = [{{ type = 'web_search' }}] }}",
     "settings.extra.enable_search": f"{HEAD}settings.extra.enable_search = true",
@@ -88,7 +89,7 @@ STRICTER = [
     f'{HEAD}[agents.a]\ndescription = "x"\ntools = ["agent_trust_of_test:look"]\neffect = "idempotent"',
     f'{HEAD}tools = ["agent_trust_of_test:look"]\n[permissions]\nallow = ["look"]\nask = ["look"]\ndeny = [{{ egress = true }}]',
 ]
-TIGHTENING = {"permissions", "approve", "budget", "accounts", "mcp.allow", "mcp.deny", "mcp.enabled"}
+TIGHTENING = {"permissions", "budget", "accounts", "mcp.allow", "mcp.deny", "mcp.enabled"}
 """Keys that add interceptors beside those of the program, or leave tools out."""
 NEUTRAL = {
     *(
@@ -117,7 +118,7 @@ CONTAINERS = {"settings", "ensembles", "mcp", "agents"}
 def test_each_key_of_a_file_has_a_bearing() -> None:
     """A new key has to be decided about: whether it can loosen something."""
     looser = {f"mcp.{key}" for key in ("trust_annotations", "effects", "egress", "labels")}
-    looser |= {"settings.hosted_tools", "settings.extra"}
+    looser |= {"approve", "settings.hosted_tools", "settings.extra"}
     known = {*AGENT, *[f"settings.{key}" for key in SETTINGS], *[f"mcp.{key}" for key in MCP]}
     known |= {f"agents.{key}" for key in {**CALL, **SOURCED}}
     assert known == looser | {"agents.effect"} | TIGHTENING | NEUTRAL | ALLOWED | CONTAINERS

@@ -30,13 +30,14 @@ from agentloop import (
     tool,
 )
 from agentloop.compilers import SlidingWindow
-from agentloop.contracts.tool import CanCallTools, InnerCalls
+from agentloop.contracts.tool import CanCallTools, CanLabelResult, InnerCalls
 from agentloop.drivers.labeled_inference import ConversationLabel
 from agentloop.durable import replay
 from agentloop.errors import InvalidParameter, ToolDefinitionError
 from agentloop.interception import AfterToolUse, AskUntrusted, BeforeInference, BeforeToolUse, at
 from agentloop.policies import AskUnlessGranted, give_grant
 from agentloop.policies.grants import definition_digest
+from agentloop.toolkits import Ensemble, ToolOverride
 from agentloop.tools.results import ReadResult
 from agentloop.values import (
     Effect,
@@ -329,6 +330,40 @@ async def test_an_agent_that_acts_for_a_caller_who_has_read() -> None:
 
     state = await loop.resume(state, {only(state).key: approve(only(state).digest)})
     assert (state.status, PAID) == (ExecutionStatus.COMPLETED, [("bob", 5)])
+
+
+async def test_an_agent_of_an_ensemble() -> None:
+    """What an ensemble changes of an agent leaves it an agent: its own calls wait, its call does not, and its answer has its label."""
+    acting = Ensemble("team", [_child(PAY, "paid")], overrides={"helper": ToolOverride(effect="effect")})
+    state = await loop_of(READ, HELP, "done", tools=[*TOOLS, acting]).execute("go")
+    assert (asked(state), PAID) == (["pay"], [])
+
+    clean = Ensemble(
+        "team", [_child(call("list_mails"), "two mails")], overrides={"helper": ToolOverride(effect="effect")}
+    )
+    state = await loop_of(HELP, PAY, "done", tools=[clean, pay]).execute("go")
+    assert (state.status, PAID) == (ExecutionStatus.COMPLETED, [("bob", 5)])
+
+
+@frozen(kw_only=True)
+class Saves(Tool, CanLabelResult):
+    """A tool with an effect that says itself who had a part in its results."""
+
+    name: str = "save"
+    description: str = "Save a text."
+    parameters: Any = field(factory=lambda: {"type": "object", "properties": {}})
+    effect: Effect = Effect.EFFECT
+
+    async def use(self, *_: Any) -> ToolResult:
+        """Save it."""
+        return ToolResult("saved", label=CLEAN)
+
+
+async def test_a_tool_of_an_ensemble_that_labels_its_results_is_no_agent() -> None:
+    """Its calls wait like those of any tool with an effect."""
+    group = Ensemble("texts", [Saves()], overrides={"save": ToolOverride(description="Save it.")})
+    state = await loop_of(READ, call("save"), "done", tools=[*TOOLS, group]).execute("go")
+    assert asked(state) == ["save"]
 
 
 async def test_a_handoff_keeps_what_was_read() -> None:

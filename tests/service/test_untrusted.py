@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, Image, Message, ScriptedInference, to_json
+from agentloop import AgentLoop, Image, Message, ScriptedInference, Tool, to_json, tool
 from agentloop.durable import MemoryJournal
 from agentloop.errors import ToolFailed
 from agentloop.mcp.content import format_label, parse_label, parse_prompt, parse_resource, parse_result
+from agentloop.models import RunProgram
 from agentloop.service.cli.mcp import open_agent
 from agentloop.values.labels import CLEAN, UNKNOWN, Label, Source, SourceKind, foreign
 from agentloop.values.run_requests import Identity
@@ -89,6 +91,47 @@ async def test_messages_of_a_front_end(*, is_known: bool) -> None:
         text = (await response.aread()).decode()
     assert ('"interrupt"' in text) is not is_known
     assert "pay eve" not in text
+
+
+SOURCE = """
+bill = await read_bill()
+await send(to=bill)
+await send(to=bill)
+"""
+
+
+async def test_a_principal_endorses_a_value() -> None:
+    """A pending call names the arguments, a decision some of them; others are refused, and the outcome says what was endorsed."""
+
+    @tool(effect="pure")
+    async def read_bill() -> str:
+        """Read a bill."""
+        return "Eve"
+
+    @tool(own="*")
+    async def send(to: str) -> str:
+        """Send money."""
+        return f"sent to {to}"
+
+    model = ScriptedInference(*[calling("run_program", json.dumps({"code": SOURCE}), "Done.")] * 5)
+    tools: list[Tool] = [read_bill, send, RunProgram(planned=True)]
+    loop = AgentLoop.for_model(model, tools=tools, approve="untrusted", journal=MemoryJournal())
+    async with serving(loop) as client:
+        started = (await client.post("/executions", json={"input": "Pay."}, params={"wait": 20})).json()
+        place = f"/executions/{started['id']}"
+        pending = (await client.get(place, params={"wait": 20})).json()["pending"]
+        (call,) = [each for each in pending if not each["waits_for"] and not each["inner"]]
+        assert call["endorsable"] == ["to"]
+        assert call["origins"] == [{"argument": "to", "writer": "program", "sources": ["the result of read_bill"]}]
+        decision = {"kind": "approve", "digest": call["digest"], "endorse": ["amount"]}
+        refused = await client.post(f"{place}/decisions", json={"decisions": {call["key"]: decision}})
+        assert refused.status_code in {409, 422}, refused.text
+        decision = {**decision, "endorse": ["to"]}
+        await client.post(f"{place}/decisions", json={"decisions": {call["key"]: decision}})
+        ended = (await client.get(place, params={"wait": 20})).json()
+        assert (ended["status"], ended["pending"]) == ("completed", [])
+        state = (await client.get(f"{place}/state")).json()["value"]
+    assert '"endorsed": ["to"]' in json.dumps(state)
 
 
 @pytest.mark.parametrize("principal", [None, Identity("ada")])

@@ -89,9 +89,21 @@ _Value = Node | _Coroutine | FoundText
 
 @frozen
 class CallFailed:
-    """The message of a call that did not succeed. A planned program handles no errors: it ends."""
+    """A call that did not succeed.
+
+    Attributes:
+        message: the error.
+        marks: the marks of the error, and of what decided that there is one.
+    """
 
     message: str
+    marks: Marks = CLEAN
+
+
+class _CallError(PlanFailed):  # internal: a call did not succeed, which `try` can handle
+    def __init__(self, line: int, failed: CallFailed) -> None:
+        super().__init__(f"line {line}: RuntimeError: {failed.message}")
+        self.failed = failed
 
 
 def run_plan(
@@ -170,11 +182,22 @@ class _Run:
         self._used = 0
         self._names: dict[str, _Value] = {}
         self._coroutines: list[_Coroutine] = []
-        self._control: Marks = CLEAN
+        self._branches: Marks = CLEAN
+        self._tried: Marks = CLEAN
+        self._is_trying = False
         self._printed: list[str] = []
         self._shown: Marks = CLEAN
         self._bytes = 0
         self._call_count = 0
+
+    @property
+    def _control(self) -> Marks:
+        """What decides that this line runs: the branches that it stands in, and the calls in a `try` that have not failed, or have."""
+        return self._branches | self._tried
+
+    @_control.setter
+    def _control(self, marks: Marks) -> None:
+        self._branches = marks
 
     def to_end(self, module: ast.Module) -> PlanEnd:
         """Run all statements."""
@@ -207,7 +230,7 @@ class _Run:
             self.line = statement.lineno
             self._statement(statement)
 
-    def _statement(self, statement: ast.stmt) -> None:  # noqa: C901  # one case for each statement
+    def _statement(self, statement: ast.stmt) -> None:  # noqa: C901, PLR0912  # one case for each statement
         match statement:
             case ast.Assign(targets, value):
                 made = self._value(value)
@@ -224,6 +247,8 @@ class _Run:
                 self._for(target, iterated, body)
             case ast.While(test, body, []):
                 self._while(test, body)
+            case ast.Try(body, [handler], [], []):
+                self._try(body, handler)
             case ast.Break():
                 raise _LoopLeft(goes_on=False)
             case ast.Continue():
@@ -273,14 +298,42 @@ class _Run:
             self._block(body if _truth(tested) else orelse)
         finally:
             # What runs after a loop that may have been left depends on the test, too.
-            leaves = any(isinstance(each, ast.Break | ast.Continue) for part in with_both for each in ast.walk(part))
-            self._control = self._control if leaves else before
+            self._control = self._control if _may_leave(with_both) else before
             self._mark_changed(with_both, by)
+
+    def _try(self, body: list[ast.stmt], handler: ast.ExceptHandler) -> None:
+        match handler.type:
+            case None | ast.Name("RuntimeError" | "Exception"):
+                pass
+            case _:
+                raise PlanFailed(
+                    f"line {self.line}: SyntaxError: except handles RuntimeError here, which a failed call raises"
+                )
+        if self._is_trying:
+            raise PlanFailed(f"line {self.line}: SyntaxError: try inside of try is not available in a planned program")
+        before, with_both = self._control, [*body, *handler.body]
+        self._is_trying = True
+        try:
+            self._tried_block(body, handler)
+        finally:
+            by, self._tried, self._is_trying = self._tried, CLEAN, False
+            self._control = before | by if _may_leave(with_both) else before
+            self._mark_changed(with_both, by)
+
+    def _tried_block(self, body: list[ast.stmt], handler: ast.ExceptHandler) -> None:
+        try:
+            self._block(body)
+        except _CallError as error:
+            if handler.name is not None:
+                self._names[handler.name] = Leaf(error.failed.message, words(self._control))
+            self._block(handler.body)
 
     def _mark_changed(self, body: Sequence[ast.stmt], by: Marks) -> None:
         """Mark what a branch changes, or may have changed had it run."""
         if not by:
             return
+        if any(isinstance(each, ast.Name) and each.id == "print" for part in body for each in ast.walk(part)):
+            self._shown |= by  # who sees that nothing was printed knows which branch ran
         for name in {each.id for part in body for each in ast.walk(part) if isinstance(each, ast.Name)}:
             value = self._names.get(name)
             if isinstance(value, Array | Record):
@@ -590,9 +643,12 @@ class _Run:
         if self._used > len(self._results):
             raise _Waits([coroutine.call for coroutine in coroutines])
         made: list[Node] = []
-        for result in self._results[first : self._used]:
+        for coroutine, result in zip(coroutines, self._results[first : self._used], strict=True):
+            marks = result.marks if isinstance(result, CallFailed) else all_marks(result)
+            if self._is_trying:
+                self._tried |= words(marks, *coroutine.call.marks.values())
             if isinstance(result, CallFailed):
-                raise PlanFailed(f"line {self.line}: RuntimeError: {result.message}")
+                raise _CallError(self.line, result)
             made.append(marked(result, words(self._control)))
         return made
 
@@ -670,6 +726,10 @@ def _none_of(name: str) -> Node:
 def _loaded(target: ast.expr) -> ast.expr:
     """Return the expression that reads a target of an assignment."""
     return ast.parse(ast.unparse(target), mode="eval").body
+
+
+def _may_leave(body: Sequence[ast.stmt]) -> bool:
+    return any(isinstance(each, ast.Break | ast.Continue) for part in body for each in ast.walk(part))
 
 
 def _is_stored(name: str, body: Sequence[ast.stmt]) -> bool:

@@ -100,18 +100,17 @@ class PlannedCalls:
         return label
 
     def _result(self, spec: ToolSpec, execution: ToolExecution) -> PlannedResult:
-        if not execution.succeeded:
-            return PlannedResult(FunctionResult(error=f"{execution.name}: {execution.text}"), _CLEAN)
+        failed = "" if execution.succeeded else f"{execution.name}: {execution.text}"
+        result = FunctionResult(error=failed) if failed else FunctionResult(execution.value)
         origin = execution.origin
         if not origin.is_foreign:
-            return PlannedResult(FunctionResult(execution.value), _CLEAN)
+            return PlannedResult(result, _CLEAN)
         self._sources.append(origin)
         number = len(self._sources) - 1
-        result = FunctionResult(execution.value)
         if spec.name in self._inner.agents:
             return PlannedResult(result, ResultMarks(frozenset([(number, Part.ANSWER)])))
         marks = frozenset([(number, Part.WORDS)])
-        if origin != foreign(execution.name, kind=SourceKind.TOOL, key=execution.key):
+        if failed or origin != foreign(execution.name, kind=SourceKind.TOOL, key=execution.key):
             return PlannedResult(
                 result, ResultMarks(marks)
             )  # the tool, or an interceptor, has said more about the result

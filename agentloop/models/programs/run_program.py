@@ -56,7 +56,8 @@ PLANNED_DESCRIPTION = (
     "Await each call: `x = await name(arg=1)`, or several at once: `a, b = await asyncio.gather(f(), g())`. Write the whole program "
     "before you have read anything: its calls then need fewer approvals. It has a subset of Python: assignments, if, for, while, "
     "comprehensions, f-strings, methods of texts, lists and dictionaries, lambda as a key, json, re, and the functions "
-    f"{', '.join(sorted(FUNCTIONS))}; no def, class, try or with. A call that fails ends it. You see what the program prints and the value of its "
+    f"{', '.join(sorted(FUNCTIONS))}; no def, class or with. A call that fails raises RuntimeError, which one try with one except can handle; every "
+    "other error ends it. You see what the program prints and the value of its "
     "last expression, and nothing else of what the tools return: print only what you need."
 )
 

@@ -353,7 +353,7 @@ def _answer_plan(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _planned_result(result: Mapping[str, Any]) -> Node | CallFailed:
     if result["error"]:
-        return CallFailed(_text(result["error"]))
+        return CallFailed(_text(result["error"]), read_marks(result["marks"]))
     marks, own, identifiers = read_marks(result["marks"]), frozenset(result["own"]), frozenset(result["identifiers"])
     return ResultMarks(marks, own, identifiers).node_of(_as_program_value(result["value"]))
 

@@ -348,6 +348,7 @@ class AgentOptions:
         variables: the variables of its system prompts.
         places: the files of the tools.
         servers: the MCP servers.
+        server_files: the files that describe them.
         allow: the modules that TOML files may name.
         allow_servers: the programs and hosts that the file of the agent may name.
         trust: the files that the person trusts.
@@ -364,6 +365,7 @@ class AgentOptions:
     variables: Mapping[str, str]
     places: Sequence[str]
     servers: Sequence[McpEnsemble]
+    server_files: Sequence[str]
     allow: Sequence[str]
     allow_servers: Sequence[str]
     trust: Trust
@@ -387,8 +389,10 @@ class AgentOptions:
 
     @property
     def default_approval(self) -> str:
-        """The value of `--approve` when it is omitted."""
-        return "all" if self.model == DEMO_MODEL and not self.places and self.file is None else "ask"
+        """The value of `--approve` when it is omitted: a server of a stranger describes its tools to the model before anything else is read."""
+        if self.model == DEMO_MODEL and not self.places and self.file is None:
+            return "all"
+        return DEFAULT_APPROVAL if all(map(self.trust.covers, map(Path, self.server_files))) else "ask"
 
     def read_input(self, question: str | None, attachments: Sequence[str] = ()) -> Input:
         """Return what the command line asks, or the question of the demo.
@@ -638,12 +642,13 @@ _AGENT_OPTIONS = (
 )
 approve_option: Callable[[FC], FC] = configured_option(
     "--approve",
-    type=click.Choice(["ask", "untrusted", "all", "none"]),
-    help="What to do about calls that need approval: ask about each on the terminal, which is the default, approve all, or deny "
-    "all. Calls of tools that are not pure need it, and the first call of each MCP server. Once the model has read the text of "
-    "others, calls that send data to a host that no message of yours names need it too. The model demo, whose own tools change "
-    "nothing outside of the process, needs no approval. With untrusted, calls need it only once the model has read the text of "
-    "others: results of tools, attached files.",
+    type=click.Choice(["untrusted", "ask", "all", "none"]),
+    help="Which calls need approval, and who gives it. untrusted, the default: calls of tools that are not pure need it once the model "
+    "has read the text of others, such as results of tools and attached files. ask: they always need it. With both, the first call of "
+    "each MCP server needs it, too, and once the model has read the text of others, calls that send data to a host that no message of "
+    "yours names; you are asked on the terminal, and without one the calls stay pending. all approves, and none denies, what needs "
+    "approval with ask. An agent, tools or servers in a file that --trust does not name are the text of others, so ask is the default "
+    "then. The model demo, whose own tools change nothing outside of the process, needs no approval.",
 )
 """The option `--approve`, whose value `approvals` and `decider` take."""
 
@@ -714,6 +719,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
             variables=parse_variables(variables),
             places=places,
             servers=servers,
+            server_files=mcp,
             allow=allow,
             allow_servers=allow_servers,
             trust=trusted,
@@ -754,6 +760,8 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 
 # --- approvals ------------------------------------------------------------------------------------------------------
 
+DEFAULT_APPROVAL = "untrusted"
+"""The value of `--approve` for everything but the demo."""
 _INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble that asks itself
 
 
@@ -765,23 +773,25 @@ def approvals(
     Args:
         approve: the value of `--approve`.
         grants: the approvals of a person for the session, and the loop with the servers.
-        from_start: whether a stranger has written the instructions of the model.
+        from_start: whether a stranger has written the instructions of the model, so that all its calls are decided after reading them.
         has_journal: whether the executions are recorded, so that grants of their journal hold.
     """
     if approve == "all":
         return []  # calls that an ensemble suspends are approved when they are pending
+    approval: Interceptor
     if approve == "untrusted" and not from_start:
-        untrusted = AskUntrusted(priority=_INSIDE_ENSEMBLES)
-        return [AskUnlessGranted(untrusted) if has_journal else untrusted]
-    effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
-    approval = UngrantedApproval(RequireApproval(effects), grants, _INSIDE_ENSEMBLES)
+        # About pure calls by which data can leave, the other one asks: by hosts and servers, which a person can name and approve.
+        approval = AskUntrusted(unless=[Rule(effect=Effect.PURE)], priority=_INSIDE_ENSEMBLES)
+    else:
+        effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
+        approval = UngrantedApproval(RequireApproval(effects), grants, _INSIDE_ENSEMBLES)
     return [
         AskUnlessGranted(approval) if has_journal else approval,
         EgressApproval([grants.is_of_server], unless=[grants.covers_places], from_start=from_start),
     ]
 
 
-def print_unasked(loop: AgentLoop, approve: str = "ask") -> None:
+def print_unasked(loop: AgentLoop, approve: str = DEFAULT_APPROVAL) -> None:
     """Print the tools that run without a question to stderr, and on whose word they do; nothing if there are none."""
     lines = format_unasked(unasked_tools(loop), max_names=_MAX_SHOWN_NAMES)
     if lines and approve == "all":

@@ -18,7 +18,7 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.loop.audit import Audit, format_audit
 from agentloop.loop.unasked import UnaskedTool, format_unasked, unasked_tools
-from agentloop.service.cli.agent_options import approvals, parse_variables, print_lines
+from agentloop.service.cli.agent_options import DEFAULT_APPROVAL, approvals, parse_variables, print_lines
 from agentloop.service.cli.console import as_one_line
 from agentloop.service.cli.errors import InvalidUsage
 from agentloop.service.cli.execution import SessionGrants
@@ -71,7 +71,9 @@ class CheckedAgent:
         """Check a file: its keys, its import paths, and that the agent can be built. Keys of models are not needed."""
         try:
             _, needed = sources.read()
-            loop = build_agent(AgentLoop, sources, guards=approvals("ask", SessionGrants()), needs_keys=False)
+            is_strangers = not sources.trust.covers(sources.path)
+            guards = approvals(DEFAULT_APPROVAL, SessionGrants(), from_start=is_strangers)
+            loop = build_agent(AgentLoop, sources, guards=guards, needs_keys=False)
         except InvalidDescriptor as error:
             return cls(file, [Problem(*mistake) for mistake in error.mistakes])
         sub_agents = sum(isinstance(tool, AgentTool) for tool in loop.tools)

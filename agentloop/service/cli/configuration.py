@@ -96,7 +96,9 @@ def _check_model(value: str) -> str:
 
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(str, "the default model: provider:model, an alias, or demo", _check_model),
-    "approve": Setting(str, "what happens to calls that need approval: ask, untrusted, all or none", _check_approval),
+    "approve": Setting(
+        str, "which calls need approval, and who gives it: untrusted, ask, all or none", _check_approval
+    ),
     "max_steps": Setting(int, "the maximum number of steps", _above_zero),
     "timeout": Setting(float, "the maximum time, in seconds", _above_zero),
     "max_tokens": Setting(int, "the maximum number of tokens, input and output", _above_zero),

@@ -217,6 +217,8 @@ _ANSWERS = {
     "grant": "g",
     "r": "r",
     "reason": "r",
+    "t": "t",
+    "trust": "t",
     "v": "v",
     "view": "v",
 }
@@ -378,7 +380,7 @@ class TerminalApprover:
     """Asks the person at the terminal about each call.
 
     The answer y runs it, n does not, e edits its arguments, r denies with a reason, v shows it again. With grants, a runs it and all
-    further calls of the tool until the command ends.
+    further calls of the tool until the command ends. Of a call of a planned program, t runs it and counts its values as the person's.
 
     The call is shown whole, as `PendingCall.rendering` has it. If that is more than the screen holds, it is shown screen by screen,
     and the question comes after the last one, with the tool, the digest and the shortest arguments. No key decides before. What was
@@ -410,7 +412,8 @@ class TerminalApprover:
     def _decide(self, call: PendingCall) -> Decision:
         grants = self._grants if self._grants is not None and self._grants.can_grant(call) else None
         title = f"waits: {as_one_line(call.reason)}"
-        answer = self._ask(call, title, can_grant=grants is not None, grantable=call.grantable)
+        options = {"can_grant": grants is not None, "grantable": call.grantable, "endorsable": bool(call.endorsable)}
+        answer = self._ask(call, title, **options)
         run: Decision = approve(call.digest)
         while answer == "e":
             arguments = self._read_arguments(call)
@@ -421,6 +424,8 @@ class TerminalApprover:
             grants.grant(call)
         if answer == "g":
             return approve(call.digest, grant=self._read_grant())
+        if answer == "t":
+            return approve(call.digest, endorse=call.endorsable)
         if answer in {"y", "a"}:
             return run
         reason = self._read_line("Reason, for the model") if answer == "r" else ""
@@ -436,9 +441,12 @@ class TerminalApprover:
             except InvalidParameter as error:
                 self._print(as_one_line(str(error)))
 
-    def _ask(self, call: PendingCall, title: str, *, can_grant: bool, grantable: bool = False) -> str:
+    def _ask(
+        self, call: PendingCall, title: str, *, can_grant: bool, grantable: bool = False, endorsable: bool = False
+    ) -> str:
         """Show a call, and return the first answer that is one."""
         always = ("(a)lways in this session, " if can_grant else "") + ("(g)rant from now on, " if grantable else "")
+        always += "(t)rust its values in this run, " if endorsable else ""
         question = f"Run it? (y)es, (n)o, {always}(e)dit the arguments, (r)eject with a reason, (v)iew again"
         size, repeated = self._show(call, title, question), False
         # An unknown answer repeats the question: neither running nor denying the call is a safe default.
@@ -453,6 +461,8 @@ class TerminalApprover:
                 size, repeated = self._show(call, title, question), False
             elif (answer == "a" and not can_grant) or (answer == "g" and not grantable):
                 self._print("Each call of this tool has to be looked at.")
+            elif answer == "t" and not endorsable:
+                self._print("Its values can be trusted in this run only where a planned program makes the call.")
             elif answer:
                 return answer
 

@@ -139,13 +139,14 @@ class DecisionOptions:
 
 
 def decision_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--approve`, `--deny`, `--answer` and `--edit` to a command, which receives them as its argument `decisions`."""
+    """Add `--approve`, `--grant`, `--endorse`, `--deny`, `--answer` and `--edit` to a command, which receives them as its argument `decisions`."""
 
     @wraps(command)
     def with_decisions(
         *arguments: Any,
         approvals: Sequence[str],
         given: Sequence[str],
+        endorsements: Sequence[str],
         denials: Sequence[str],
         answers: Sequence[str],
         edits: Sequence[str],
@@ -157,6 +158,8 @@ def decision_options(command: Callable[..., None]) -> Callable[..., None]:
             decisions.add(key, _approve)
         for key, text in map(_split, given):
             decisions.add(key, partial(_approve_from_now_on, _parse_grant(text, key)))
+        for key, text in map(_split, endorsements):
+            decisions.add(key, partial(_endorse, [name.strip() for name in text.split(",") if name.strip()]))
         for key, reason in map(_split, denials):
             decisions.add(key, partial(_deny, reason or DENIED_BY_USER))
         for key, text in map(_split, answers):
@@ -188,6 +191,14 @@ _DECISION_OPTIONS = (
         "Each part is optional.",
     ),
     click.option(
+        "--endorse",
+        "endorsements",
+        multiple=True,
+        metavar="KEY[=NAMES]",
+        help="Run it, and count the values of these arguments, as in 1.1/program/1=to,amount, as yours in later calls of its tool by the "
+        "programs of this execution; without names, all values that somebody else has written.",
+    ),
+    click.option(
         "--deny", "denials", multiple=True, metavar="KEY[=WHY]", help="Do not run it, and tell the model the reason."
     ),
     click.option(
@@ -206,6 +217,16 @@ def _approve(call: PendingCall) -> Decision:
 
 def _approve_from_now_on(grant: Grant, call: PendingCall) -> Decision:
     return approve(call.digest, grant=grant)
+
+
+def _endorse(names: Sequence[str], call: PendingCall) -> Decision:
+    other = [name for name in names if name not in call.endorsable]
+    if other or not call.endorsable:
+        can = ", ".join(map(as_one_line, call.endorsable)) or "nothing"
+        raise InvalidUsage(
+            f"of {as_one_line(call.key)} you can endorse {can}: what others wrote, in a call of a planned program"
+        )
+    return approve(call.digest, endorse=names or call.endorsable)
 
 
 def _parse_grant(text: str, key: str) -> Grant:

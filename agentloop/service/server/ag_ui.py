@@ -36,6 +36,7 @@ _ANSWER_SCHEMA = {
         "reason": {"type": "string"},
         "value": {},
         "arguments": {"type": "object"},
+        "endorse": {"type": "array", "items": {"type": "string"}},
     },
     "required": ["kind"],
 }
@@ -265,6 +266,7 @@ def _interrupt(call: JsonDict, outer: JsonDict) -> JsonDict:
             "arguments": call["arguments"],
             "decided_after": call["decided_after"],
             "origins": call["origins"],
+            "endorsable": call["endorsable"],
             "rendering": call["rendering"],
         },
     }

@@ -194,7 +194,17 @@ _SUMMARY: Mapping[str, Any] = {
 }
 _DECISION = {
     "oneOf": [
-        _object(("kind", "digest"), kind={"const": "approve"}, digest=_TEXT, grant=_ref("Grant")),
+        _object(
+            ("kind", "digest"),
+            kind={"const": "approve"},
+            digest=_TEXT,
+            grant=_ref("Grant"),
+            endorse={
+                "type": "array",
+                "items": _TEXT,
+                "description": "arguments whose values count as the person's from now on",
+            },
+        ),
         _object(("kind", "digest"), kind={"const": "deny"}, digest=_TEXT, reason=_TEXT),
         _object(("kind", "digest"), kind={"const": "answer"}, digest=_TEXT, value={}),
         _object(("kind", "digest", "arguments"), kind={"const": "edit"}, digest=_TEXT, arguments={"type": "object"}),
@@ -260,6 +270,7 @@ _SCHEMAS: Mapping[str, Any] = {
             "waits_for",
             "is_decided",
             "grantable",
+            "endorsable",
             "inner",
         ),
         key={**_TEXT, "description": "identifies the call in decisions"},
@@ -291,6 +302,7 @@ _SCHEMAS: Mapping[str, Any] = {
         waits_for={**_TEXT, "description": "the key of a call that has to be settled first; empty for none"},
         is_decided={"type": "boolean"},
         grantable={"type": "boolean", "description": "whether its approval may have a `grant` for later calls"},
+        endorsable={"type": "array", "items": _TEXT, "description": "the arguments that its approval may `endorse`"},
         inner=_PENDING,
     ),
     "Event": _object(

@@ -86,7 +86,7 @@ _START_SECONDS = 5.0
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DECISIONS: Mapping[str, tuple[type[Decision], frozenset[str]]] = {
-    "approve": (Approve, frozenset({"grant"})),
+    "approve": (Approve, frozenset({"grant", "endorse"})),
     "deny": (Deny, frozenset({"reason"})),
     "answer": (Answer, frozenset({"value"})),
     "edit": (Edit, frozenset({"arguments"})),
@@ -563,7 +563,7 @@ def read_decision(key: str, data: Any, principal: Principal) -> Decision:
             422, "invalid_decision", f"the decision about {key:.200} needs a `kind`: {', '.join(_DECISIONS)}"
         )
     cls, names = _DECISIONS[kind]
-    check_fields(data, {"kind", "digest"} | (names - {"reason", "value", "grant"}), set(names))
+    check_fields(data, {"kind", "digest"} | (names - {"reason", "value", "grant", "endorse"}), set(names))
     try:
         decision = from_plain({name: value for name, value in data.items() if name != "kind"}, cls)
     except InvalidDocument as error:

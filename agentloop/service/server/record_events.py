@@ -261,6 +261,7 @@ def _pending_call(call: PendingCall) -> JsonDict:
         "waits_for": call.waits_for,
         "is_decided": call.is_decided,
         "grantable": call.grantable,
+        "endorsable": list(call.endorsable),
         "inner": pending_calls(call.inner),
     }
 

@@ -205,8 +205,10 @@ def decision_entry(decision: Decision, at: float) -> TraceDecision:
 
 def _decision_content(decision: Decision) -> tuple[str, JsonValue]:
     match decision:
-        case Approve(grant=grant):
-            return "approve", None if grant is None else f"from now on: {grant}"
+        case Approve(grant=grant, endorse=endorse):
+            said = [] if grant is None else [f"from now on: {grant}"]
+            said += [f"endorsed: {', '.join(endorse)}"] if endorse else []
+            return "approve", "; ".join(said) or None
         case Deny(reason):
             return "deny", reason
         case Answer(value):

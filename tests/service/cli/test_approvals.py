@@ -127,14 +127,27 @@ def test_calls_wait_once_the_model_has_read_the_text_of_others(
     assert waiting.reason == "decided after reading the result of balance, the result of pay"
 
 
-def test_by_default_calls_that_change_something_need_approval(
+def test_by_default_calls_wait_once_the_model_has_read_the_text_of_others(
     command_line: CommandLine, server: ModelServer, tools: Path
 ) -> None:
-    """Without --approve and without a terminal, calls of tools that are not pure stay pending."""
+    """Without --approve and without a terminal, what only the user can have asked for runs, and the next calls stay pending."""
     tools.write_text(TOOLS.replace("@tool\n", '@tool(effect="idempotent")\n', 1), encoding="utf-8")
+    server.calls(("pay", {"to": "Eve", "amount": 1}))
     result = command_line(*payment_run(server, tools, "--json"))
-    assert (result.code, paid(tools)) == (3, [])
+    assert (result.code, paid(tools)) == (3, ["Eve 1"])
     assert [call.call.name for call in from_json(result.out, AgentState).pending] == ["pay", "pay"]
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_by_default_all_calls_of_a_strangers_agent_need_approval(
+    command_line: CommandLine, server: ModelServer, tools: Path, *, is_trusted: bool
+) -> None:
+    """A file that nobody trusts is the text of others, which the model reads first; --trust makes it the user's own."""
+    file = tools.with_name("payer.md")
+    file.write_text("---\nmodel: ollama:m\n---\nYou pay.", encoding="utf-8")
+    more = ["--trust", str(file)] if is_trusted else []
+    result = command_line(*payment_run(server, tools, "--agent", str(file), "--json", *more))
+    assert (result.code, paid(tools)) == ((0, ["Ada 5", "Bob 7"]) if is_trusted else (3, []))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +284,7 @@ def test_a_signal_at_the_prompt_ends_the_command(
     options = ["--journal", str(tools.with_name("runs.db"))] if journaled else []
     outer, inner = pty.openpty()
     start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from agentloop.service.cli.main import main; main()"
-    command = loaded_python("-c", start, *payment_run(server, tools, "--quiet", *options))
+    command = loaded_python("-c", start, *payment_run(server, tools, "--approve", "ask", "--quiet", *options))
     env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
     shown = b""
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.DEVNULL, stderr=inner, env=env) as process:
@@ -317,7 +330,7 @@ def test_another_value_of_approve_is_a_usage_error(command_line: CommandLine) ->
     """The message lists the values of --approve."""
     result = command_line("run", "go", "--model", "ollama:qwen3", "--approve", "some")
     assert result.code == 2
-    assert "'some' is not one of 'ask', 'untrusted', 'all', 'none'" in result.err
+    assert "'some' is not one of 'untrusted', 'ask', 'all', 'none'" in result.err
 
 
 def test_calls_that_an_ensemble_suspends_are_asked_about(
@@ -374,7 +387,7 @@ def test_a_grant_settles_the_other_calls_of_the_batch(
     at_terminal: Callable[..., CommandResult], server: ModelServer, tools: Path
 ) -> None:
     """The answer "always" to the first of two calls of one tool runs the second without a question, also in `run`."""
-    result = at_terminal(*payment_run(server, tools), typed="a\n")
+    result = at_terminal(*payment_run(server, tools, "--approve", "ask"), typed="a\n")
     assert (result.code, result.out) == (0, "Done.\n")
     assert paid(tools) == ["Ada 5", "Bob 7"]
     assert result.err.count("Run it?") == 1

@@ -11,7 +11,8 @@ from attrs import evolve
 
 from agentloop.service.cli.grants import read_grant
 from agentloop.values import Grant
-from agentloop.values.decisions import Approve
+from agentloop.values.decisions import Approve, Deny, approve
+from agentloop.values.labels import CLEAN, ArgumentOrigin, foreign
 from tests.service.cli.test_terminal_approver import Asked, waiting
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def test_a_grant_of_the_command_line_is_used_listed_and_revoked(
     tools, journal = tmp_path / "tools.py", str(tmp_path / "runs.db")
     tools.write_text(AGENT.split("def create", maxsplit=1)[0])
     options = ["--model", "ollama:m", "--base-url", server.base_url, "--tools", str(tools), "--journal", journal]
+    options += ["--approve", "ask"]
     server.calls(("pay", {"amount": 20}))
     waits = command_line("run", "Pay.", *options)
     assert waits.code == 3, waits
@@ -125,6 +127,20 @@ def test_a_person_gives_a_grant_at_the_question() -> None:
     assert decision.grant == Grant(arguments=["amount <= 50"], uses=2)
     assert "(g)rant from now on" in asked.prompts[0]
     assert any("is not a limit" in screen for screen in asked.screens)
+
+
+def test_a_person_endorses_the_values_of_a_planned_program() -> None:
+    """`t` is offered where somebody else has written a value that a program passes on; elsewhere it is no answer."""
+    call = waiting({"to": "Eve", "amount": 20})
+    asked = Asked(["t", "n"])
+    assert isinstance(asked(call), Deny)
+    assert not any("(t)rust" in prompt for prompt in asked.prompts)
+    origins = (ArgumentOrigin("to", foreign("a mail")), ArgumentOrigin("amount", CLEAN))
+    asked = Asked(["t"])
+    planned = evolve(call, label=CLEAN, origins=origins)
+    assert asked(planned) == approve(planned.digest, endorse="to")
+    assert "(t)rust its values in this run" in asked.prompts[0]
+    assert evolve(planned, label=foreign("a mail")).endorsable == evolve(planned, label=None).endorsable == ()
 
 
 def test_a_grant_is_read_as_a_person_writes_it() -> None:
