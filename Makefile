@@ -8,10 +8,10 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Agents on simulated machines, with faults from seeds. The results are added up in build/simulation.json, and another call with a higher end
-# goes on behind the seeds that it has: `make simulate SEEDS=0:100000 SCENARIO=agents`.
+# Agents on simulated machines, with faults from seeds. The results are added up in build/simulation.json, and another call runs the seeds
+# that it does not have: `make simulate SEEDS=0:100000 SCENARIO=agents`.
 SEEDS ?= 0:1000
-SCENARIO ?= recovery
+SCENARIO ?= all
 simulate: $(VENV)/ready
 	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
 

@@ -9,6 +9,7 @@ import sys
 from random import Random
 
 import pytest
+from attrs import evolve
 
 from agentloop import AgentLoop, ScriptedInference, tool
 from agentloop.errors import ConfigurationError
@@ -127,7 +128,7 @@ def test_summaries_add_up() -> None:
     summary = SimulationSummary()
     for seed in range(3):
         summary.add(simulate(seed), 0.5)
-    assert (summary.runs, summary.next_seed, summary.cpu_seconds) == (3, 3, 1.5)
+    assert (summary.runs, summary.ranges, summary.cpu_seconds) == (3, [(0, 3)], 1.5)
     assert summary.rate == summary.executions / 1.5
     assert SimulationSummary.from_plain(summary.to_plain()) == summary
     head, *rows = summary.table()
@@ -135,6 +136,21 @@ def test_summaries_add_up() -> None:
     assert sum(int(cell) for row in rows for cell in row[1:] if cell) == summary.hits.total()
     assert head[1] == "inference"
     assert "pause" in summary.never_hit() or any(kind == "pause" for kind, _ in summary.hits)
+
+
+def test_a_summary_knows_which_seeds_are_left() -> None:
+    """Those that have not run, in whichever order the others did, and those that have failed; these count once."""
+    run, summary = simulate(0), SimulationSummary()
+    for seed in (5, 3, 4, 8):
+        summary.add(evolve(run, seed=seed), 0.5)
+    assert summary.ranges == [(3, 6), (8, 9)]
+    assert list(summary.left(range(2, 10))) == [2, 6, 7, 9]
+    summary.add(evolve(run, seed=7, problems=("lost",)), 0.5)
+    assert list(summary.left(range(2, 10))) == [2, 6, 7, 9]
+    summary.add(evolve(run, seed=7), 0.5)
+    assert (summary.runs, summary.failures, summary.ranges) == (5, {}, [(3, 6), (7, 9)])
+    total = SimulationSummary.total([summary, summary])
+    assert (total.runs, total.hits.total()) == (10, 2 * summary.hits.total())
 
 
 def test_a_fault_is_written_and_read() -> None:
