@@ -66,7 +66,8 @@ def _reachable(parts: Iterable[object]) -> Iterator[object]:
     waiting = list(parts)
     while waiting and len(seen) < _MAX_OBJECTS:
         each = waiting.pop()
-        if id(each) in seen or _is_closed(type(each)):
+        kind: Any = type(each)
+        if id(each) in seen or _is_closed(kind):
             continue
         seen[id(each)] = each
         yield each
@@ -93,8 +94,9 @@ def _held_by(each: object) -> Iterable[object]:
         return [each.__self__, each.__func__]
     if isinstance(each, FunctionType):
         return _closed_over(each)
+    kind: Any = type(each)
     # Without what a class makes of a look at its attributes.
-    held = [_attribute(each, name) for name in _slots_of(type(each))]
+    held = [_attribute(each, name) for name in _slots_of(kind)]
     return [*held, *(_attribute(each, "__dict__") or {}).values()]
 
 
