@@ -272,9 +272,11 @@ class PsycopgConnector(DatabaseConnector):
 
         settings: dict[str, Any] = dict(self.target.conninfo)
         if not self.is_pooled:
-            # The server ends a statement a bit before the client closes the connection.
+            # The server ends a statement a bit before the client closes the connection. It ends a transaction whose client says
+            # nothing more: one that is cut off would keep its locks for hours.
             milliseconds = int(self.timeout * 1000)
-            options = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds}"
+            names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+            options = " ".join([f"-c {name}={milliseconds}" for name in names])
             settings["options"] = f"{options} {settings.get('options', '')}".rstrip()
         try:
             link = await psycopg.AsyncConnection.connect(

@@ -92,7 +92,8 @@ class SimulatedConnector(DatabaseConnector):
             await get_through(network, _CONNECT_SECONDS)
             if network.refuses(place):
                 raise StatementFailed("the connection is refused", "")
-            return SimulatedConnection(self.server.open(network), network, self.seconds)
+            backend = self.server.open(network, transaction_seconds=self.seconds)
+            return SimulatedConnection(backend, network, self.seconds)
 
 
 async def get_through(network: PostgresNetwork, seconds: float) -> None:

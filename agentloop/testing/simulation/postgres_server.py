@@ -43,7 +43,7 @@ class Blocked(Exception):
         self.outcome: str = outcome
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class SimulatedPostgres:
     """The server.
 
@@ -70,18 +70,19 @@ class SimulatedPostgres:
     _backends: list[Backend] = field(factory=list, init=False)
     _locks: dict[Lock, dict[Backend, bool]] = field(factory=dict, init=False)
 
-    def open(self, owner: object = None) -> Backend:
+    def open(self, owner: object = None, *, transaction_seconds: float = 0.0) -> Backend:
         """Begin a session.
 
         Args:
             owner: whose it is; None for one that outlives restarts.
+            transaction_seconds: how long it may be idle in a transaction; 0 for any time.
 
         Raises:
             StatementFailed: the server is not up.
         """
         if owner is not None and self.clock() < self.down_until:
             raise StatementFailed("the database system is starting up", "57P03")
-        backend = Backend(self, owner, self.clock())
+        backend = Backend(self, owner, self.clock(), transaction_seconds)
         self._backends.append(backend)
         return backend
 
@@ -126,6 +127,10 @@ class SimulatedPostgres:
             holders[backend] = holders.get(backend, False) or is_exclusive
         return others
 
+    def is_locked(self, lock: Lock) -> bool:
+        """Return whether a session has a lock."""
+        return bool(self._locks.get(lock))
+
     def give_back(self, backend: Backend, lock: Lock) -> bool:
         """Take a lock from a backend; return whether it had it."""
         holders = self._locks.get(lock, {})
@@ -137,9 +142,7 @@ class SimulatedPostgres:
     def end_idle(self) -> None:
         """End the sessions that have asked for nothing for too long."""
         now = self.clock()
-        for backend in [
-            each for each in self._backends if each.idle_seconds and now > each.used_at + each.idle_seconds
-        ]:
+        for backend in [each for each in self._backends if each.is_idle_for(now)]:
             backend.end()
 
     def transactions(self) -> list[Transaction]:
@@ -160,7 +163,7 @@ class SimulatedPostgres:
                 self.deliver(backend)
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Backend:
     """A session of the server.
 
@@ -168,6 +171,7 @@ class Backend:
         server: the server.
         owner: whose it is.
         used_at: when a statement was run in it.
+        transaction_seconds: how long it may be idle in a transaction; 0 for any time.
         is_live: whether it has not ended.
         idle_seconds: how long it may be idle; 0 for any time.
         channels: what it listens to.
@@ -181,6 +185,7 @@ class Backend:
     server: SimulatedPostgres
     owner: object
     used_at: float
+    transaction_seconds: float
     is_live: bool = True
     idle_seconds: float = 0.0
     channels: set[str] = field(factory=set)
@@ -249,6 +254,11 @@ class Backend:
             self._end_transaction(commits=True)
         return rows
 
+    def is_idle_for(self, now: float) -> bool:
+        """Return whether it has asked for nothing for longer than it may."""
+        limit = self.transaction_seconds if self._is_begun else self.idle_seconds
+        return bool(limit) and now > self.used_at + limit
+
     def fail(self, message: str, state: str) -> None:
         """Undo the transaction.
 
@@ -305,7 +315,7 @@ class Backend:
         self.server.forget(self)
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Transaction:
     """What one transaction has written, and which locks it holds.
 

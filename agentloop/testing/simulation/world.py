@@ -119,6 +119,7 @@ class SimulatedWorld:
         expiries: how many claims ended while their machine ran.
         cancelled: the tasks that were cancelled a short time ago, each with its machine.
         is_over: whether the run has ended.
+        server: the PostgreSQL server; without any tables in use where the storage is another one.
         latest_token: the largest token of a claim that a machine has got, unless a PostgreSQL server gave it.
     """
 
@@ -143,7 +144,9 @@ class SimulatedWorld:
         self._is_halted = False
         self._folder = Path(tempfile.mkdtemp(prefix="agentloop-simulation-")) if storage == "sqlite" else None
         self._memory = MemoryJournal()
-        self._server = SimulatedPostgres(self.loop.time, function_of, self._note_deleted, self._deliver)
+        self.server: SimulatedPostgres = SimulatedPostgres(
+            self.loop.time, function_of, self._note_deleted, self._deliver
+        )
         self._is_postgres = storage == "postgres"
 
     # --- machines ---------------------------------------------------------------------------------------------------
@@ -189,12 +192,12 @@ class SimulatedWorld:
         return store, MachineJournal(store, worker)
 
     def _postgres_journal(self, worker: SimulatedWorker | None) -> Journal:
-        connectors = [SimulatedConnector(self._server, worker, seconds) for seconds in (30.0, 5.0)]
+        connectors = [SimulatedConnector(self.server, worker, seconds) for seconds in (30.0, 5.0)]
         return PostgresJournal("postgresql://simulated/journal", connectors=(connectors[0], connectors[1]))
 
     def end_sessions(self, worker: SimulatedWorker, *, tells: bool) -> None:
         """Let the database server end the sessions of a machine."""
-        self._tell_ended(self._server.end_sessions(worker), tells=lambda: tells)
+        self._tell_ended(self.server.end_sessions(worker), tells=lambda: tells)
 
     def _tell_ended(self, backends: Sequence[Backend], tells: Callable[[], bool]) -> None:
         for backend in backends:
@@ -207,7 +210,7 @@ class SimulatedWorld:
             self.loop.call_outside(self.random.choice((0.0, 0.0, 0.02)), backend.wake)
 
     def _note_deleted(self, execution_ids: Collection[str]) -> None:
-        rows = self._server.tables["executions"]
+        rows = self.server.tables["executions"]
         for execution_id in sorted(execution_ids):
             self.deleted(execution_id, [str(each) for each in rows if str(each).startswith(f"{execution_id}/")])
 
@@ -215,7 +218,7 @@ class SimulatedWorld:
         """Note that an execution is deleted now, and which executions below it are left."""
         self.problems += [f"{execution_id} is deleted, and {each} is left" for each in left]
         self.note(f"{execution_id} is deleted")
-        self.ledger.forget(execution_id, max(self.latest_token, self._server.count_of("tokens")))
+        self.ledger.forget(execution_id, max(self.latest_token, self.server.count_of("tokens")))
 
     @property
     def is_remote(self) -> bool:
@@ -276,7 +279,7 @@ class SimulatedWorld:
             self.expiries += 1
         elif kind is SimulatedFault.RESTART:
             seconds = min(fault.seconds, _LONGEST_RESTART)
-            ended = self._server.restart(seconds, self.random.choice((0.0, 0.0, 2.0)))
+            ended = self.server.restart(seconds, self.random.choice((0.0, 0.0, 2.0)))
             self._tell_ended(ended, lambda: self.random.random() < 0.5)  # noqa: PLR2004  # an even chance
         elif kind is SimulatedFault.CLOCK:
             worker.clock.shift += fault.seconds

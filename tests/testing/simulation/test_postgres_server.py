@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from agentloop.contracts.can_journal import CanJournal
-from agentloop.durable import FolderObjects, PostgresJournal, postgres_schema
+from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.durable import FolderObjects, Journal, PostgresJournal, postgres_schema
 from agentloop.durable.postgres.connections import (
     DatabaseConnection,
     DatabaseConnector,
@@ -29,12 +29,13 @@ from agentloop.durable.postgres.connections import (
 )
 from agentloop.durable.postgres.session import SessionSql
 from agentloop.durable.postgres.statements import RecordAppend, Statements
-from agentloop.errors import JournalError
+from agentloop.errors import JournalBusy, JournalError
 from agentloop.testing import AccountKit, GrantKit, JournalKit
 from agentloop.testing.simulation.postgres_known import KNOWN, known_statement
 from agentloop.testing.simulation.postgres_network import SimulatedConnector
 from agentloop.testing.simulation.postgres_server import Backend, SimulatedPostgres
 from agentloop.testing.simulation.postgres_statements import function_of
+from agentloop.testing.simulation.world import SimulatedWorker, SimulatedWorld
 from agentloop.values.json import format_json
 from agentloop.values.records import JournalRecord
 from agentloop.values.time_and_ids import SystemClock
@@ -239,6 +240,34 @@ async def use_the_rest(journals: ComparedJournals) -> None:
         assert await journal.purge(later) == 4
         await claim.release()
         await journal.aclose()
+
+
+def test_a_process_that_is_cut_off_in_a_deletion_blocks_nobody_for_long() -> None:
+    """The server ends its transaction, and others can claim what it was about to delete."""
+    world = SimulatedWorld(3, [], storage="postgres")
+    waited = list[float]()
+
+    async def claim(journal: Journal) -> Claim:
+        while True:
+            try:
+                return await journal.claim("x")
+            except JournalError:
+                await asyncio.sleep(1)
+
+    async def main() -> None:
+        lost, other = SimulatedWorker(world, "lost"), SimulatedWorker(world, "other")
+        await other.machine.start(append_records(other.journal, "x", "{}"))
+        deletion = lost.machine.start(lost.journal.delete("x"))
+        while not world.server.is_locked(("claims", "x")):  # noqa: ASYNC110  # in virtual time
+            await asyncio.sleep(0.0001)
+        lost.is_cut, began = True, world.loop.time()
+        await other.machine.start(claim(other.journal))
+        waited.append(world.loop.time() - began)
+        with pytest.raises(JournalBusy):
+            await deletion
+
+    world.run(main())
+    assert waited[0] < 35
 
 
 # --- transactions that meet -------------------------------------------------------------------------------------------
