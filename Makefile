@@ -8,10 +8,10 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Agents on simulated machines, with faults from seeds. The results are added up in build/simulation.json, and another call with a higher end
-# goes on behind the seeds that it has: `make simulate SEEDS=0:100000 SCENARIO=agents`.
+# Agents on simulated machines, with faults from seeds. The results are added up in build/simulation.json, and another call runs the seeds
+# that it does not have: `make simulate SEEDS=0:100000 SCENARIO=agents`.
 SEEDS ?= 0:1000
-SCENARIO ?= recovery
+SCENARIO ?= all
 simulate: $(VENV)/ready
 	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
 
@@ -132,7 +132,8 @@ bench-instructions: $(VENV)/plain
 bench-profiles: $(VENV)/plain $(VENV)/fast $(VENV)/profiling
 	PATH="$(CURDIR)/$(VENV)-profiling/bin:$$PATH" $(VENV)-plain/bin/python benchmarks/profiles.py $(BENCHMARK_OPTIONS)
 
-# The same table with other libraries; then a journaled step beside LangGraph's SQLite saver and DBOS steps.
+# The same table with other libraries; then a journaled step and run beside LangGraph's SQLite saver, DBOS steps and
+# pydantic-ai's DBOS agents.
 bench-peers: $(VENV)/ready $(VENV)/plain $(VENV)/fast $(VENV)/libraries $(VENV)/peers
 	$(VENV)-plain/bin/python benchmarks/table.py --peers $(BENCHMARK_OPTIONS)
 	BENCHMARK_PEERS=$(VENV)-peers/bin/python $(BIN)/python benchmarks/journal_runs.py --peers
@@ -266,7 +267,7 @@ $(VENV)/libraries: benchmarks/peers.py
 # What the cluster is compared with.
 $(VENV)/peers: Makefile
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'langgraph>=1.2,<2' 'langgraph-checkpoint-postgres>=3.2,<4' 'langgraph-checkpoint-sqlite>=3,<4' 'psycopg[binary,pool]>=3.2'
+	$(VENV)-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'langgraph>=1.2,<2' 'langgraph-checkpoint-postgres>=3.2,<4' 'langgraph-checkpoint-sqlite>=3,<4' 'psycopg[binary,pool]>=3.2' 'pydantic-ai-slim[dbos]>=2.68,<3'
 	mkdir -p $(VENV)
 	touch $@
 

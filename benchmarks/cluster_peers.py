@@ -1,10 +1,10 @@
 # ruff: noqa: I002, PLC0415
 # The peers are loaded by the process that measures them, and LangGraph evaluates annotations.
-"""The work of `cluster.py` and `journal_runs.py` on DBOS steps alone, and on LangGraph with its savers, in a Python environment of their own.
+"""The work of `cluster.py` and `journal_runs.py` on DBOS steps, LangGraph with its savers and pydantic-ai, in a Python environment of their own.
 
 Reads one JSON list per line, `[executions, turns]`, and answers each with the seconds that they took, one execution after the other,
 and with those of CPU, as a list.
-`cluster_peers.py SUBJECT URL`; the subjects are `dbos`, `langgraph` and `dbos-worker`, which takes runs out of the queue instead.
+`cluster_peers.py SUBJECT URL`; the subjects are `dbos`, `langgraph`, `pydantic-ai` and `dbos-worker`, which takes runs out of the queue instead.
 """
 
 import asyncio
@@ -56,6 +56,15 @@ def define_dbos(url: str) -> Callable[[int], Any]:
                 await step(look_up, answer["call"]["args"]["number"])
         return "done"
 
+    configure_dbos(url)
+    DBOS.launch()
+    return run
+
+
+def configure_dbos(url: str) -> None:
+    """Configure DBOS in this process."""
+    from dbos import DBOS
+
     DBOS(
         config={
             "name": "peers",
@@ -65,8 +74,53 @@ def define_dbos(url: str) -> Callable[[int], Any]:
             "log_level": "ERROR",
         }
     )
-    DBOS.launch()
-    return run
+
+
+@asynccontextmanager
+async def pydantic_ai(url: str) -> AsyncIterator[Run]:
+    """Run executions on pydantic-ai: with an address as DBOS workflows, whose requests are steps, and whose tool is one."""
+    from dbos import DBOS
+    from pydantic_ai import Agent, RunContext
+    from pydantic_ai.durable_exec.dbos import DBOSDurability
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+    from pydantic_ai.usage import RequestUsage, UsageLimits
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turns = int(str(info.instructions))
+        answer = infer(sum(message.kind == "response" for message in messages), turns)
+        parts: list[Any] = [TextPart(answer["text"])]
+        if "call" in answer:
+            parts.append(ToolCallPart("look_up", answer["call"]["args"], tool_call_id=answer["call"]["id"]))
+        return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=1_000, output_tokens=20))
+
+    durable = [DBOSDurability()] if url else []
+    agent = Agent(FunctionModel(model), name="peer", deps_type=int, capabilities=durable)
+
+    @agent.instructions
+    def say_turns(context: RunContext[int]) -> str:
+        return str(context.deps)
+
+    async def find(number: int) -> dict[str, Any]:
+        """Look something up."""
+        return look_up(number)
+
+    find.__name__ = "look_up"
+    agent.tool_plain(DBOS.step(name="look_up")(find) if url else find)
+
+    async def answer(turns: int) -> int:
+        result = await agent.run("go", deps=turns, usage_limits=UsageLimits(request_limit=None))
+        return len(result.all_messages())
+
+    ask = DBOS.workflow(name="run")(answer) if url else answer
+    if url:
+        configure_dbos(url)
+        DBOS.launch()
+
+    async def run(turns: int) -> None:
+        assert await ask(turns) == 2 * turns + 2
+
+    yield run
 
 
 @asynccontextmanager
@@ -141,7 +195,7 @@ async def langgraph(url: str) -> AsyncIterator[Run]:
 
 async def answer_lines(subject: str, url: str) -> None:
     """Run what the lines ask for."""
-    async with {"dbos": dbos_alone, "langgraph": langgraph}[subject](url) as run:
+    async with {"dbos": dbos_alone, "langgraph": langgraph, "pydantic-ai": pydantic_ai}[subject](url) as run:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             executions, turns = json.loads(line)

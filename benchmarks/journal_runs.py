@@ -2,8 +2,8 @@
 
 python benchmarks/journal_runs.py [--peers]
 
-With `--peers`, the CPU and the bytes of a step beside LangGraph's SQLite saver and DBOS steps on SQLite; `BENCHMARK_PEERS` names the
-Python that has them.
+With `--peers`, the CPU and the bytes of a step and of a short run beside LangGraph's SQLite saver, DBOS steps and pydantic-ai's DBOS agents
+on SQLite; `BENCHMARK_PEERS` names the Python that has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from itertools import count
 from pathlib import Path
@@ -203,7 +203,9 @@ async def first_record_row(folder: Path) -> Row:
 
 # --- peers --------------------------------------------------------------------------------------------------------------
 
-PEER_ROUNDS, PEER_RUNS, PEER_TURNS = 7, 3, 20
+PEER_ROUNDS = 7
+PEER_CASES: Mapping[str, tuple[int, int]] = {"step": (3, 20), "run": (15, 1)}
+"""What a row is about, with the number of executions in a round, and of steps in each of them."""
 Runner = Callable[[int, int], Awaitable[tuple[float, float]]]
 
 
@@ -230,7 +232,9 @@ async def open_runners(folder: Path, stack: AsyncExitStack) -> dict[str, tuple[P
     for name, subject, file in (
         ("LangGraph, no saver", "langgraph", ""),
         ("LangGraph, AsyncSqliteSaver", "langgraph", "langgraph.db"),
-        ("DBOS steps, SQLite", "dbos", "dbos.db"),
+        ("DBOS steps", "dbos", "dbos.db"),
+        ("pydantic-ai, not durable", "pydantic-ai", ""),
+        ("pydantic-ai, DBOSDurability", "pydantic-ai", "pydantic.db"),
     ):
         peer = Peer(subject, f"sqlite:///{folder / file}" if file else "")
         stack.callback(peer.close)
@@ -248,28 +252,33 @@ def bytes_at(path: Path) -> int:
 
 
 async def print_peers(folder: Path) -> None:
-    """Print the CPU and the bytes per step of each subject. A step is an inference and a call; the model takes no time."""
+    """Print the CPU and the bytes of each subject. A step is an inference and a call; the model takes no time."""
     async with AsyncExitStack() as stack:
         runners = await open_runners(folder, stack)
-        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in runners}
-        for _, runner in runners.values():
-            await runner(1, PEER_TURNS)
-        before = {name: bytes_at(path) for name, (path, _) in runners.items()}
-        for _ in range(PEER_ROUNDS):
-            for name, (_, runner) in runners.items():
-                costs[name].append(await runner(PEER_RUNS, PEER_TURNS))
-        sizes = {name: bytes_at(path) - before[name] for name, (path, _) in runners.items()}
-    steps = PEER_RUNS * PEER_TURNS
-    print(f"\nExecutions of {PEER_TURNS} steps; median of {PEER_ROUNDS} rounds (lowest to highest)\n")
-    print(
-        "| | CPU per step | x SqliteJournal normal | wall per step | bytes per step |\n| --- | ---: | ---: | ---: | ---: |"
-    )
+        for unit, (executions, turns) in PEER_CASES.items():
+            costs: dict[str, list[tuple[float, float]]] = {name: [] for name in runners}
+            for _, runner in runners.values():
+                await runner(1, turns)
+            before = {name: bytes_at(path) for name, (path, _) in runners.items()}
+            for _ in range(PEER_ROUNDS):
+                for name, (_, runner) in runners.items():
+                    costs[name].append(await runner(executions, turns))
+            sizes = {name: bytes_at(path) - before[name] for name, (path, _) in runners.items()}
+            _print_case(unit, costs, sizes)
+
+
+def _print_case(unit: str, costs: Mapping[str, Sequence[tuple[float, float]]], sizes: Mapping[str, int]) -> None:
+    executions, turns = PEER_CASES[unit]
+    count = executions * turns
+    print(f"\nExecutions of {turns} steps; median of {PEER_ROUNDS} rounds (lowest to highest)\n")
+    print(f"| | CPU per {unit} | x SqliteJournal normal | wall per {unit} | bytes per {unit} |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     ours = [cpu for _, cpu in costs["agentloop, SqliteJournal normal"]]
     for name, rounds in costs.items():
-        wall, cpu = ([each[index] / steps * 1e6 for each in rounds] for index in (0, 1))
+        wall, cpu = ([each[index] / count * 1e6 for each in rounds] for index in (0, 1))
         ratios = [each / base for (_, each), base in zip(rounds, ours, strict=True)]
         cells = [f"{_range_of(cpu, 0)} µs", _range_of(ratios, 2), f"{_range_of(wall, 0)} µs"]
-        print(f"| {name} | {' | '.join(cells)} | {sizes[name] / steps / PEER_ROUNDS:.0f} |")
+        print(f"| {name} | {' | '.join(cells)} | {sizes[name] / count / PEER_ROUNDS:.0f} |")
 
 
 def _range_of(values: Sequence[float], digits: int) -> str:

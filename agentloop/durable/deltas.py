@@ -428,6 +428,8 @@ class MessageIndex:
     def update(self, messages: Sequence[Message]) -> None:
         """Take a new version of the conversation. Where it only adds messages to the last version, only these are indexed."""
         former = self._messages
+        if former is messages:
+            return
         if len(messages) < len(former) or not all(map(is_, former, messages)):
             self._positions, self._count = {}, 0
         # The reference keeps the messages alive, and with them their ids.
@@ -444,7 +446,8 @@ class MessageIndex:
 
     def common_length(self, messages: Sequence[Message]) -> int:
         """Return the number of messages with which the whole conversation, or the others, begin; 0 if they differ earlier."""
-        return min(len(self._messages), len(messages)) if all(map(is_, self._messages, messages)) else 0
+        is_start = self._messages is messages or all(map(is_, self._messages, messages))
+        return min(len(self._messages), len(messages)) if is_start else 0
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------
@@ -473,6 +476,8 @@ def apply_sequence_delta(before: Sequence[T], delta: Any, read: Callable[[Any], 
 
 def common_prefix_length(before: Sequence[T], after: Sequence[T]) -> int:
     """Return the number of items at the beginning of two sequences that are the same."""
+    if before is after:
+        return len(before)
     # The usual case is a sequence that has only grown: comparing identities is much faster than comparing values.
     if len(after) >= len(before) and all(map(is_, before, after)):
         return len(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -66,7 +66,8 @@ def _reachable(parts: Iterable[object]) -> Iterator[object]:
     waiting = list(parts)
     while waiting and len(seen) < _MAX_OBJECTS:
         each = waiting.pop()
-        if id(each) in seen or isinstance(each, _CLOSED):
+        kind: Any = type(each)
+        if id(each) in seen or _is_closed(kind):
             continue
         seen[id(each)] = each
         yield each
@@ -74,6 +75,12 @@ def _reachable(parts: Iterable[object]) -> Iterator[object]:
 
 
 _CLOSED = (str, bytes, int, float, type(None), type, ModuleType, CanJournal, CanHandleEvents)
+_MAX_CLASSES = 4096
+
+
+@lru_cache(_MAX_CLASSES)
+def _is_closed(kind: type) -> bool:
+    return issubclass(kind, _CLOSED)
 
 
 def _held_by(each: object) -> Iterable[object]:
@@ -87,9 +94,9 @@ def _held_by(each: object) -> Iterable[object]:
         return [each.__self__, each.__func__]
     if isinstance(each, FunctionType):
         return _closed_over(each)
-    names = [slot for kind in type(each).__mro__ for slot in _slots_of(kind)]
+    kind: Any = type(each)
     # Without what a class makes of a look at its attributes.
-    held = [_attribute(each, name) for name in names]
+    held = [_attribute(each, name) for name in _slots_of(kind)]
     return [*held, *(_attribute(each, "__dict__") or {}).values()]
 
 
@@ -101,9 +108,14 @@ def _closed_over(function: FunctionType) -> Sequence[object]:
     return found
 
 
+@lru_cache(_MAX_CLASSES)
 def _slots_of(kind: type) -> Sequence[str]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    """Return the names of the slots of a class and of those above it."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots = vars(each).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return tuple(found)
 
 
 def _attribute(each: object, name: str) -> Any:

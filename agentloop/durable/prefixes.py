@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from attrs import frozen
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as HASH
 
 _MIN_LENGTH = 256
 """The length from which a part is stored, in characters; a shorter one costs more than it saves."""
@@ -67,24 +71,28 @@ def share_body(body: str, parts: Iterable[StoredPart], rest: str | None) -> Shar
     """
     if len(body) < _MIN_LENGTH:
         return SharedBody(None, "", body, 0, b"")
-    index, found = _find_part(body, parts)
+    index, found, state = _find_part(body, parts)
     prefix, start = (found.id, found.length) if found is not None else (None, 0)
     # Where the parts of the turn before end, the rest of its body continues.
     if rest is not None and index == 0:
         end = start + _common_length(rest, body, start)
         if end - start >= _MIN_LENGTH:
-            return SharedBody(prefix, body[start:end], body[end:], end, _digest(body[:end]))
+            part = body[start:end]
+            state.update(_encode(part))
+            return SharedBody(prefix, part, body[end:], end, state.digest())
     return SharedBody(prefix, "", body[start:], start, b"")
 
 
-def _find_part(body: str, parts: Iterable[StoredPart]) -> tuple[int, StoredPart | None]:
-    """Return the newest part up to which a body is the same, and how many there are behind it."""
+def _find_part(body: str, parts: Iterable[StoredPart]) -> tuple[int, StoredPart | None, HASH]:
+    """Return the newest part up to which a body is the same, how many there are behind it, and the hash up to there."""
     index = 0
     for part in islice(parts, MAX_TRIES):
-        if part.length <= len(body) and _digest(body[: part.length]) == part.digest:
-            return index, part
+        if part.length <= len(body):
+            state = sha256(_encode(body[: part.length]))
+            if state.digest() == part.digest:
+                return index, part, state
         index += 1
-    return index, None
+    return index, None, sha256()
 
 
 def _common_length(text: str, other: str, start: int) -> int:
@@ -99,5 +107,5 @@ def _common_length(text: str, other: str, start: int) -> int:
     return low
 
 
-def _digest(text: str) -> bytes:
-    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

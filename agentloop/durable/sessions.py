@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 
 from agentloop.contracts.can_journal import CanCommandExecutions, CanJournal
 from agentloop.contracts.run_log import ExecutionLog
+from agentloop.durable.chain import claim_conflict
 from agentloop.durable.commands import CommandListener
 from agentloop.durable.fold import state_at
 from agentloop.durable.journal import Journal
@@ -196,9 +197,15 @@ class SessionQueue:
         return max(heads, key=lambda head: head.number, default=None)
 
     async def first_state(self, command: ExecutionCommand, loop: AgentLoop) -> AgentState:
-        """Return the state with which the turn of a message begins, when no other turn is in progress."""
+        """Return the state with which the turn of a message begins, when no other turn is in progress.
+
+        Raises:
+            JournalConflict: this turn has begun, or one after it: another process has taken the message over.
+        """
         newest, message = await self.newest(), command.message
         assert message is not None  # noqa: S101  # it begins a turn
+        if newest is not None and (newest.execution_id == command.begins or not newest.status.is_terminal):
+            raise claim_conflict(command.begins)
         if newest is None:
             prompt = initial_prompt(loop.system_prompt)
             state = AgentState.start(

@@ -20,6 +20,7 @@ from attrs import evolve
 from agentloop.durable import Journal, PostgresJournal, SqliteJournal, open_journal, postgres_schema
 from agentloop.durable.migrations import Migration
 from agentloop.durable.postgres import schema, statements
+from agentloop.durable.postgres.connections import PsycopgConnector, StatementFailed, read_url
 from agentloop.errors import (
     ClaimLost,
     ConfigurationError,
@@ -107,6 +108,30 @@ def test_the_journal_satisfies_the_laws(postgres_url: str, law: int) -> None:
     schemas = Schemas(postgres_url)
     kit = JournalKit(schemas.create, reopen=schemas.reopen, examples=examples(4))
     getattr(kit, f"law_{law}")()
+
+
+async def test_a_transaction_whose_client_says_nothing_more_ends(postgres_url: str) -> None:
+    """Its locks are free after the time of a statement: a process that is cut off in the middle of one blocks nobody for longer."""
+    connector = PsycopgConnector(read_url(postgres_url), 1.0)
+    lost, other = await connector.connect(), await connector.connect()
+    await lost.rows("BEGIN")
+    await lost.rows("SELECT pg_advisory_xact_lock(7)")
+
+    async def is_free() -> bool:
+        try:
+            await other.rows("SELECT pg_advisory_xact_lock(7)")
+        except StatementFailed as failure:
+            if failure.state not in {"55P03", "57014"}:
+                raise
+            return False
+        return True
+
+    await until(is_free)
+    with pytest.raises(StatementFailed) as raised:
+        await lost.rows("COMMIT")
+    assert raised.value.is_disconnected
+    await lost.close()
+    await other.close()
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from agentloop.testing import run_in_virtual_time
 from agentloop.values import AgentState, ExecutionCommand, InferenceRequest, InferenceResponse, Message, approve
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import SystemClock
+from tests.durable.records import append_head
 from tests.limits import LONGEST
 from tests.loaded import loaded_python
 
@@ -117,6 +118,17 @@ async def until_waiting(journal: Journal, count: int) -> None:
     queue = SessionQueue.of(journal, "user-7")
     while len(await queue.waiting()) < count:
         await journal.wait_for_change(queue.agent_id, timeout=LONGEST, caller=queue)
+
+
+@pytest.mark.parametrize("status", [ExecutionStatus.IN_PROGRESS, ExecutionStatus.COMPLETED])
+async def test_a_turn_that_another_process_has_begun_is_left_to_it(journal: Journal, status: ExecutionStatus) -> None:
+    """A process whose claim has ended without its knowledge finds the turn begun: that is a conflict, as another process has it."""
+    queue = SessionQueue.of(journal, "user-7")
+    await accept(journal, "Hello.", "m-1")
+    (command,) = await queue.waiting()
+    await append_head(journal, "m-1", agent_id=queue.agent_id, status=status)
+    with pytest.raises(JournalConflict, match="m-1"):
+        await queue.first_state(command, AgentLoop.for_model(ScriptedInference("Hi."), journal=journal))
 
 
 # --- one conversation -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, by psycopg, which no other module imports."""
+"""Connections to PostgreSQL: what a journal needs of one, and those of psycopg, which no other module imports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import os
 import socket
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -114,30 +115,33 @@ def read_url(url: str) -> Target:
     return Target({**_TCP_SETTINGS, **given}, name, given.get("password", ""))
 
 
-@define(eq=False)
-class DatabaseConnection:
+class DatabaseConnection(ABC):
     """One connection. One task uses it at a time."""
 
-    _link: psycopg.AsyncConnection[Row]
-    _password: str
-    timeout: float
-
+    @abstractmethod
     async def rows(self, statement: str, values: Values | None = None) -> list[Row]:
         """Run a statement and return its rows; in a transaction of its own, unless `transaction` has begun one.
 
         Raises:
             StatementFailed: the statement failed, or the connection was lost or did not answer.
         """
-        loop = asyncio.get_running_loop()
-        # A cancelled statement would wait for the server; a closed socket ends it at once, whatever the network does.
-        timer = loop.call_later(self.timeout, self.cut)
-        try:
-            cursor = await self._link.execute(statement.encode(), values, binary=True)
-            return await cursor.fetchall() if cursor.description is not None else []
-        except Exception as error:  # noqa: BLE001  # psycopg lets through errors of sockets and of values
-            raise self._failure(error) from None
-        finally:
-            timer.cancel()
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether it is neither closed nor broken, as far as is known."""
+
+    @abstractmethod
+    def calling(self, hear: Callable[[], object]) -> AbstractContextManager[None]:
+        """Call a function whenever the server has sent something, while the block runs and no statement does."""
+
+    @abstractmethod
+    def on_notification(self, handle: Callable[[str], None]) -> None:
+        """Call a function with the payload of each notification that is received while statements run."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection. Idempotent."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -155,31 +159,84 @@ class DatabaseConnection:
             raise
         await self.rows("COMMIT")
 
+
+class DatabaseConnector(ABC):
+    """Opens connections to one database."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Host and database, for people."""
+
+    @property
+    @abstractmethod
+    def timeout(self) -> float:
+        """How long a statement may take, in seconds."""
+
+    @abstractmethod
+    async def connect(self) -> DatabaseConnection:
+        """Open a connection.
+
+        Raises:
+            StatementFailed: the server cannot be reached, or refuses the connection.
+        """
+
+
+# --- by psycopg -------------------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class PsycopgConnection(DatabaseConnection):
+    """A connection of psycopg.
+
+    Attributes:
+        timeout: how long a statement may take, in seconds, before the connection is closed.
+    """
+
+    _link: psycopg.AsyncConnection[Row]
+    _password: str
+    timeout: float
+
+    async def rows(self, statement: str, values: Values | None = None) -> list[Row]:
+        """Run a statement and return its rows."""
+        loop = asyncio.get_running_loop()
+        # A cancelled statement would wait for the server; a closed socket ends it at once, whatever the network does.
+        timer = loop.call_later(self.timeout, self.cut)
+        try:
+            cursor = await self._link.execute(statement.encode(), values, binary=True)
+            return await cursor.fetchall() if cursor.description is not None else []
+        except Exception as error:  # noqa: BLE001  # psycopg lets through errors of sockets and of values
+            raise _failure_of(error, self._password, is_lost=not self.is_open) from None
+        finally:
+            timer.cancel()
+
     @property
     def is_open(self) -> bool:
         """Whether it is neither closed nor broken, as far as is known."""
         return not self._link.closed
 
-    @property
-    def descriptor(self) -> int:
-        """The descriptor of its socket."""
-        return self._link.fileno()
+    @contextmanager
+    def calling(self, hear: Callable[[], object]) -> Iterator[None]:
+        """Call a function whenever the socket has input."""
+        loop, descriptor = asyncio.get_running_loop(), self._link.fileno()
+        loop.add_reader(descriptor, hear)
+        try:
+            yield
+        finally:
+            loop.remove_reader(descriptor)
 
     def on_notification(self, handle: Callable[[str], None]) -> None:
-        """Call a function with the payload of each notification that is received while statements run."""
+        """Call a function with the payload of each notification."""
         self._link.add_notify_handler(lambda notification: handle(notification.payload))
 
     def cut(self) -> None:
         """Close the socket in both directions; what waits for it fails at once."""
-        with suppress(OSError, Exception), socket.socket(fileno=os.dup(self.descriptor)) as twin:
+        with suppress(OSError, Exception), socket.socket(fileno=os.dup(self._link.fileno())) as twin:
             twin.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
         """Close the connection. Idempotent."""
         await self._link.close()
-
-    def _failure(self, error: Exception) -> StatementFailed:
-        return _failure_of(error, self._password, is_lost=not self.is_open)
 
 
 def _failure_of(error: Exception, password: str, *, is_lost: bool) -> StatementFailed:
@@ -191,8 +248,8 @@ def _failure_of(error: Exception, password: str, *, is_lost: bool) -> StatementF
 
 
 @define(eq=False)
-class DatabaseConnector:
-    """Opens connections to one database.
+class PsycopgConnector(DatabaseConnector):
+    """Opens connections of psycopg to one database.
 
     Attributes:
         target: the database.
@@ -204,19 +261,22 @@ class DatabaseConnector:
     timeout: float
     is_pooled: bool = False
 
-    async def connect(self) -> DatabaseConnection:
-        """Open a connection.
+    @property
+    def name(self) -> str:
+        """Host and database, for people."""
+        return self.target.name
 
-        Raises:
-            StatementFailed: the server cannot be reached, or refuses the connection.
-        """
+    async def connect(self) -> DatabaseConnection:
+        """Open a connection."""
         import psycopg
 
         settings: dict[str, Any] = dict(self.target.conninfo)
         if not self.is_pooled:
-            # The server ends a statement a bit before the client closes the connection.
+            # The server ends a statement a bit before the client closes the connection. It ends a transaction whose client says
+            # nothing more: one that is cut off would keep its locks for hours.
             milliseconds = int(self.timeout * 1000)
-            options = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds}"
+            names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+            options = " ".join([f"-c {name}={milliseconds}" for name in names])
             settings["options"] = f"{options} {settings.get('options', '')}".rstrip()
         try:
             link = await psycopg.AsyncConnection.connect(
@@ -229,7 +289,7 @@ class DatabaseConnector:
                 message = message.replace(self.target.password, MASK)
             raise StatementFailed(message.strip(), state) from None
         _LINKS.add(link)
-        return DatabaseConnection(link, self.target.password, self.timeout + _GRACE_SECONDS)
+        return PsycopgConnection(link, self.target.password, self.timeout + _GRACE_SECONDS)
 
 
 _GRACE_SECONDS = 2.0

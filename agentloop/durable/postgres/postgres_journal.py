@@ -16,7 +16,7 @@ from agentloop.durable.chain import JournalFinding, check_id, check_records, cla
 from agentloop.durable.held_claims import HeldClaim
 from agentloop.durable.journal import Journal, as_statuses
 from agentloop.durable.postgres import accounts, grants
-from agentloop.durable.postgres.connections import DatabaseConnector, read_url
+from agentloop.durable.postgres.connections import DatabaseConnector, PsycopgConnector, read_url
 from agentloop.durable.postgres.database import JournalDatabase
 from agentloop.durable.postgres.statements import HeadSelection, RecordAppend, Statements
 from agentloop.durable.spills import SpilledObjects
@@ -62,6 +62,8 @@ class PostgresJournal(Journal, CanKeepAccounts, CanKeepGrants):
         secrets: texts, or keys, that are masked wherever they occur in records. Commands, such as messages that wait for an
             execution, are stored as they are until they are finished.
         secret_fields: fields that are masked, by names or dotted paths.
+        connectors: open the connections in place of psycopg, such as to a simulated server: one for all but the session, and
+            one for the session.
 
     Raises:
         ConfigurationError: psycopg is not installed, a URL or an option is invalid, or a secret is shorter than four
@@ -82,17 +84,21 @@ class PostgresJournal(Journal, CanKeepAccounts, CanKeepGrants):
         objects: CanStoreObjects | None = None,
         secrets: Iterable[str | Secret] = (),
         secret_fields: Iterable[str] = (),
+        connectors: tuple[DatabaseConnector, DatabaseConnector] | None = None,
     ) -> None:
         super().__init__(secrets=secrets, secret_fields=secret_fields)
         if pool_size < 1 or spill_bytes < 1:
             raise ConfigurationError("pool_size and spill_bytes are at least 1")
         if statement_timeout <= 0 or session_timeout <= 0:
             raise ConfigurationError("statement_timeout and session_timeout are numbers of seconds")
-        target = read_url(url)
-        is_pooled = direct_url is not None
+        if connectors is None:
+            direct = url if direct_url is None else direct_url
+            connectors = (
+                PsycopgConnector(read_url(url), statement_timeout, is_pooled=direct_url is not None),
+                PsycopgConnector(read_url(direct), session_timeout / 3),
+            )
         self._database = JournalDatabase(
-            DatabaseConnector(target, statement_timeout, is_pooled=is_pooled),
-            DatabaseConnector(read_url(direct_url) if direct_url is not None else target, session_timeout / 3),
+            *connectors,
             schema=schema,
             pool_size=pool_size,
             session_timeout=session_timeout,

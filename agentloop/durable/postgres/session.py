@@ -289,16 +289,13 @@ class Session:
             await self._wait_for_input(connection)
 
     async def _wait_for_input(self, connection: DatabaseConnection) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(connection.descriptor, self._wake.set)
-        try:
-            # `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with the input.
-            async with asyncio.timeout(self.timeout / 3):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        finally:
-            loop.remove_reader(connection.descriptor)
+        with connection.calling(self._wake.set):
+            try:
+                # `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with the input.
+                async with asyncio.timeout(self.timeout / 3):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
         self._wake.clear()
 
     async def _leave(self, connection: DatabaseConnection) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from attrs import define, field
 
 from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_journal import CanJournal
 from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.durable.commands import undelivered_messages
 from agentloop.errors import (
     ConfigurationError,
     DatabaseLost,
@@ -91,6 +93,12 @@ class Order:
         """Return what is wrong if the execution went on for long after it was told to stop."""
         late = [at - self.stopped_at for at in self.asked if self.stopped_at is not None]
         return [f"{self.id} goes on {late[-1]:.0f} s after it was told to stop"] if late and late[-1] > _OBEYED else []
+
+
+async def texts_too_late(store: CanJournal, execution_id: str) -> Sequence[str]:
+    """Return the messages that came when their execution was about to end: it has not received them, and the journal shows them."""
+    waiting = await undelivered_messages(store, execution_id)
+    return [command.message.text for command in waiting if command.message is not None]
 
 
 class OrderModel(CanInfer):
@@ -312,14 +320,22 @@ class ClusterScenario(SimulatedScenario):
         expected = (state.status.value, state.final_text or "")
         found = [f"{order.id} is {expected}, and told as {told}" for told in order.told if told != expected]
         texts = [message.text for message in state.messages if message.role == "user"]
+        late = await texts_too_late(self._store, order.id)
         for text, answer in order.sent.items():
             count = texts.count(text)
+            if not count and text in late:
+                continue
             allowed = {"sent": {1}, "late": {0}, "unknown": {0, 1}}[answer]
             if state.status is not ExecutionStatus.COMPLETED:  # an execution that is stopped or fails takes no more
                 allowed = allowed | {0}
             if count not in allowed:
                 found.append(f"{text!r} was {answer}, and is in the conversation {count} times")
         return [*found, *order.disobeyed()]
+
+    def further_starts(self, key: str) -> int:
+        """Return how often the worker that ran a call in the queue has lost its place: another one runs the call then."""
+        losses = self.queue.rules.losses
+        return sum(count for job_id, count in losses.items() if job_id.startswith(f"{key}#"))
 
     def problems(self) -> Sequence[str]:
         """Return what the queues did against their rules, and what was told wrongly."""

@@ -16,7 +16,7 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.service.server.application import ServerApplication
 from agentloop.service.server.operations import ServerLimits
 from agentloop.service.server.record_events import RecordReader
-from agentloop.service.simulation.cluster import LONG, Order, OrderModel
+from agentloop.service.simulation.cluster import LONG, Order, OrderModel, texts_too_late
 from agentloop.testing.simulation.faults import SimulatedFault
 from agentloop.testing.simulation.scenarios import SimulatedScenario, WorkerTools
 from agentloop.testing.simulation.world import SimulatedWorker, SimulatedWorld
@@ -483,8 +483,9 @@ class ServerScenario(SimulatedScenario):
             more = [each for each in follower.events if each not in recorded]
             found.append(f"of the events of {follower.id}, {missing} never came, and {more} never happened")
         texts = [message.text for message in state.messages if message.role == "user"]
+        late = await texts_too_late(self._store, follower.id)
         for text, answer in follower.order.sent.items():
-            if answer == "sent" and not texts.count(text) and state.status is ExecutionStatus.COMPLETED:
+            if answer == "sent" and text not in {*texts, *late} and state.status is ExecutionStatus.COMPLETED:
                 found.append(f"{text!r} was accepted, and is not in the conversation")
         return found
 

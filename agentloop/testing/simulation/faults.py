@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from random import Random
 
@@ -38,9 +38,21 @@ class SimulatedFault(StrEnum):
     """A tool raises an error after its effect."""
     CLOCK = "clock"
     """The clock of a machine is set forward or back."""
+    UNDO = "undo"
+    """The database server undoes a transaction because of a concurrent one."""
+    RESTART = "restart"
+    """The database server fails, and is back after some time, as itself or as its standby."""
 
 
 ALL_FAULTS: tuple[SimulatedFault, ...] = tuple(SimulatedFault)
+_OF_SERVERS = frozenset({SimulatedFault.UNDO, SimulatedFault.RESTART})
+_OF_NETWORKS = frozenset({SimulatedFault.EXPIRE, SimulatedFault.LOSE, SimulatedFault.CUT, SimulatedFault.UNANSWERED})
+FAULTS_BY_STORAGE: Mapping[str, tuple[SimulatedFault, ...]] = {
+    "memory": tuple([kind for kind in ALL_FAULTS if kind not in _OF_SERVERS]),
+    "sqlite": tuple([kind for kind in ALL_FAULTS if kind not in _OF_SERVERS | _OF_NETWORKS]),
+    "postgres": ALL_FAULTS,
+}
+"""What can go wrong with each storage: a file of the same computer has no network, and the memory of a server no transactions."""
 _SECONDS = (0.1, 1.0, 5.0, 40.0)
 
 
@@ -79,7 +91,7 @@ class PlannedFault:
 
 
 def plan_faults(
-    seed: int, *, kinds: Sequence[SimulatedFault] = ALL_FAULTS, most: int = 6, gap: int = 60
+    seed: int, *, kinds: Sequence[SimulatedFault] = FAULTS_BY_STORAGE["memory"], most: int = 6, gap: int = 60
 ) -> tuple[PlannedFault, ...]:
     """Return the faults that a seed stands for; some seeds have none.
 

@@ -548,6 +548,7 @@ class QueueRules:
         notes: the notes of the workers that have a place.
         count: how many jobs were queued.
         kept: the jobs that workers had when they gave their places up.
+        losses: how many workers have lost a job with their place, by its id.
     """
 
     problems: list[str] = field(factory=list)
@@ -556,6 +557,7 @@ class QueueRules:
     notes: dict[str, WorkerNote] = field(factory=dict)
     count: int = 0
     kept: dict[str, list[str]] = field(factory=dict)
+    losses: Counter[str] = field(factory=Counter)
 
     def _require(self, is_right: bool, problem: str) -> None:  # noqa: FBT001  # what is checked
         if not is_right:
@@ -631,6 +633,7 @@ class QueueRules:
         for watched in self.jobs.values():
             if watched.holder == worker and not watched.ends:
                 watched.holder, watched.deaths = "", watched.deaths + (not watched.is_spared)
+                self.losses[watched.job.id] += 1
 
     def left(self, worker: str) -> None:
         """Note that a worker gives its place up."""

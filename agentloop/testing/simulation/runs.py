@@ -13,18 +13,14 @@ from agentloop.durable.record_check import RecordHistory, check_trees
 from agentloop.errors import ConfigurationError
 from agentloop.errors.hints import suggest
 from agentloop.testing.simulation.event_loop import Stuck, dropping_quietly
-from agentloop.testing.simulation.faults import ALL_FAULTS, PlannedFault, SimulatedFault, plan_faults, shrink
+from agentloop.testing.simulation.faults import FAULTS_BY_STORAGE, PlannedFault, plan_faults, shrink
 from agentloop.testing.simulation.scenarios import PURE, SCENARIOS, SimulatedScenario
 from agentloop.testing.simulation.world import SimulatedWorld
 from agentloop.values.tool_calls import ToolExecution
 
-STORAGES = ("memory", "sqlite")
-_LOCAL_FAULTS = tuple(
-    kind
-    for kind in ALL_FAULTS
-    if kind not in {SimulatedFault.EXPIRE, SimulatedFault.LOSE, SimulatedFault.CUT, SimulatedFault.UNANSWERED}
-)
-"""What can go wrong where the storage is a file of the same computer."""
+STORAGES = tuple(FAULTS_BY_STORAGE)
+_POSTGRES_STEPS = 3
+"""How many times more steps a run takes with connections to a database server, about."""
 
 
 @frozen
@@ -70,7 +66,8 @@ def simulate(
     Args:
         seed: decides about everything: the same seed gives the same run.
         scenario: the name of a scenario of the package, or a class of your own.
-        storage: `memory`, a database server in memory; or `sqlite`, one file on one computer.
+        storage: `memory`, a journal on a server; `sqlite`, one file on one computer; or `postgres`, a simulated PostgreSQL server,
+            which the shipped journal uses.
         plan: what goes wrong; the seed decides about it by default.
 
     Raises:
@@ -78,9 +75,10 @@ def simulate(
     """
     kind = _scenario_of(scenario)
     if storage not in STORAGES:
-        raise ConfigurationError(f"the storage is memory or sqlite, not {storage!r}")
+        raise ConfigurationError(f"the storage is {', '.join(STORAGES)}, not {storage!r}")
     if plan is None:
-        plan = plan_faults(seed, kinds=ALL_FAULTS if storage == "memory" else _LOCAL_FAULTS, gap=kind.fault_gap)
+        gap = kind.fault_gap * (_POSTGRES_STEPS if storage == "postgres" else 1)
+        plan = plan_faults(seed, kinds=FAULTS_BY_STORAGE[storage], gap=gap)
     with dropping_quietly():
         return _simulate(seed, kind, storage, plan)
 
@@ -94,6 +92,7 @@ def _simulate(seed: int, kind: type[SimulatedScenario], storage: str, plan: Sequ
         try:
             await running.main()
         finally:
+            world.halt()
             histories.update(await _read(world.open_store()))
 
     try:
@@ -162,7 +161,9 @@ def _problems(
             yield from (
                 []
                 if ledger.names[key] in running.repeatable
-                else _problems_of_effect(key, count, starts[key], ledger.names[key])
+                else _problems_of_effect(
+                    key, count, starts[key] + _further_starts(running, key, ledger.names[key]), ledger.names[key]
+                )
             )
             yield from [] if ledger.names[key] in PURE else _untold(key, outcomes)
     for history in histories.values():
@@ -174,6 +175,10 @@ def _problems(
             is_claimed = outcome is not None and outcome.succeeded and key not in history.decided
             if is_claimed and running.has_ledger and name in running.unrepeatable and not ledger.effects[key]:
                 yield f"the call {key} of {name} has succeeded, and never had its effect"
+
+
+def _further_starts(running: SimulatedScenario, key: str, name: str) -> int:
+    return 0 if name in running.unrepeatable else running.further_starts(key)
 
 
 def _problems_of_effect(key: str, count: int, starts: int, name: str) -> Iterator[str]:

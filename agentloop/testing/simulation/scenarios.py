@@ -75,6 +75,10 @@ class SimulatedScenario(ABC):
     async def is_done(self) -> bool:
         """Return whether everything has ended."""
 
+    def further_starts(self, key: str) -> int:  # noqa: ARG002  # of the call of this key
+        """Return how often a call may have had its effect besides, after starts of which its execution has no record."""
+        return 0
+
     def problems(self) -> Sequence[str]:
         """Return what is wrong at the end, besides what the model of records and the ledger of effects find."""
         return ()
@@ -189,7 +193,7 @@ class WorkerTools:
 
     def print_label(self, text: str, context: ToolContext) -> str:
         """Print, in a thread."""
-        self.worker.effect("print_label", context.idempotency_key)
+        self.worker.effect("print_label", context)
         self.worker.fail_tool("print_label")
         return f"printed {text}"
 
@@ -197,7 +201,7 @@ class WorkerTools:
         worker = self.worker
         with worker.machine.at(f"tool.{name}"):
             await _take_time(worker)
-            worker.effect(name, context.idempotency_key)
+            worker.effect(name, context)
             await _take_time(worker)
             worker.fail_tool(name)
         return f"did {name} {text}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -38,7 +38,7 @@ class SimulationSummary:
         cpu_seconds: the processor time that they took.
         hits: how often each fault occurred, by kind and place.
         failures: the problems of each seed that failed.
-        next_seed: the seed behind the last one.
+        ranges: the seeds that have run, each range with its first seed and the one behind its last; in order, and apart.
     """
 
     runs: int = 0
@@ -48,10 +48,16 @@ class SimulationSummary:
     cpu_seconds: float = 0.0
     hits: Counter[tuple[str, str]] = field(factory=Counter)
     failures: dict[int, list[str]] = field(factory=dict)
-    next_seed: int = 0
+    ranges: list[tuple[int, int]] = field(factory=list)
 
     def add(self, run: SimulatedRun, cpu_seconds: float) -> None:
-        """Add a run, and the processor time that it took."""
+        """Add a run, and the processor time that it took; of a seed that has failed before, only whether it fails still."""
+        was_there = self.failures.pop(run.seed, None) is not None
+        if run.problems:
+            self.failures[run.seed] = list(run.problems)
+        if was_there:
+            return
+        self._note(run.seed)
         self.runs += 1
         self.executions += run.executions
         self.records += run.records
@@ -59,9 +65,33 @@ class SimulationSummary:
         self.cpu_seconds += cpu_seconds
         for (kind, place), count in run.hits.items():
             self.hits[kind, place.partition(".")[0] if place.startswith("tool") else place] += count
-        if run.problems:
-            self.failures[run.seed] = list(run.problems)
-        self.next_seed = max(self.next_seed, run.seed + 1)
+
+    def _note(self, seed: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted([*self.ranges, (seed, seed + 1)]):
+            if merged and start <= merged[-1][1]:
+                start, end = merged[-1][0], max(end, merged.pop()[1])  # noqa: PLW2901  # the two are one range
+            merged.append((start, end))
+        self.ranges = merged
+
+    def left(self, seeds: Iterable[int]) -> Iterator[int]:
+        """Yield the seeds that have not run, and those that have failed."""
+        for seed in seeds:
+            if seed in self.failures or not any(start <= seed < end for start, end in self.ranges):
+                yield seed
+
+    @classmethod
+    def total(cls, summaries: Iterable[SimulationSummary]) -> SimulationSummary:
+        """Return the sum of the numbers and faults of several summaries, without their seeds."""
+        total = cls()
+        for each in summaries:
+            total.runs += each.runs
+            total.executions += each.executions
+            total.records += each.records
+            total.effects += each.effects
+            total.cpu_seconds += each.cpu_seconds
+            total.hits += each.hits
+        return total
 
     @property
     def rate(self) -> float:
@@ -93,7 +123,7 @@ class SimulationSummary:
             "cpu_seconds": round(self.cpu_seconds, 3),
             "hits": [[*place, count] for place, count in sorted(self.hits.items())],
             "failures": {str(seed): problems for seed, problems in self.failures.items()},
-            "next_seed": self.next_seed,
+            "ranges": [list(each) for each in self.ranges],
         }
 
     @classmethod
@@ -103,9 +133,8 @@ class SimulationSummary:
         Raises:
             KeyError, TypeError, ValueError: the data are no summary.
         """
-        numbers = {
-            name: data[name] for name in ("runs", "executions", "records", "effects", "cpu_seconds", "next_seed")
-        }
+        numbers = {name: data[name] for name in ("runs", "executions", "records", "effects", "cpu_seconds")}
         hits = Counter({(str(kind), str(place)): int(count) for kind, place, count in data["hits"]})
         failures = {int(seed): list(problems) for seed, problems in data["failures"].items()}
-        return cls(**numbers, hits=hits, failures=failures)
+        ranges = [(int(start), int(end)) for start, end in data["ranges"]]
+        return cls(**numbers, hits=hits, failures=failures, ranges=ranges)

@@ -9,8 +9,9 @@ import random as random_module
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -19,12 +20,17 @@ from unittest.mock import patch
 from attrs import define, field
 
 from agentloop.contracts.can_journal import Claim
+from agentloop.contracts.tool import ToolContext
 from agentloop.durable.journal import Journal
 from agentloop.durable.memory_journal import MemoryJournal
+from agentloop.durable.postgres.postgres_journal import PostgresJournal
 from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
 from agentloop.errors import JournalError, ProviderUnavailable
 from agentloop.testing.simulation.event_loop import Machine, MachineClock, SeededIds, SimulatedLoop
 from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault
+from agentloop.testing.simulation.postgres_network import SimulatedConnector
+from agentloop.testing.simulation.postgres_server import Backend, SimulatedPostgres
+from agentloop.testing.simulation.postgres_statements import function_of
 from agentloop.testing.simulation.storage import MachineClaim, MachineJournal, run_now
 
 T = TypeVar("T")
@@ -33,10 +39,20 @@ _WORST_CANCELLATION = 120.0
 """After how many seconds a cancelled task counts as deaf."""
 _EXPIRIES = (0.1, 3.0, 20.0, 45.0)
 """After how many seconds the storage may give up the claims of a machine that it cannot reach."""
-_QUIET = frozenset({"journal.read", "queue.read", "queue.take", "queue.look"})
+_QUIET = frozenset({"journal.read", "journal.session", "journal.connect", "queue.read", "queue.take", "queue.look"})
 """The places whose requests are not in the log."""
+_READING = frozenset({"journal.read", "journal.session", "journal.connect", "journal.notify"})
+"""The places where a transaction has nothing that a concurrent one could be in the way of."""
+_LONGEST_RESTART = 20.0
 _ARMED = frozenset(
-    {SimulatedFault.REFUSE, SimulatedFault.UNANSWERED, SimulatedFault.SLOW, SimulatedFault.MODEL, SimulatedFault.TOOL}
+    {
+        SimulatedFault.REFUSE,
+        SimulatedFault.UNANSWERED,
+        SimulatedFault.SLOW,
+        SimulatedFault.MODEL,
+        SimulatedFault.TOOL,
+        SimulatedFault.UNDO,
+    }
 )
 """The faults that occur at the next request or call of their kind."""
 
@@ -52,10 +68,33 @@ class EffectLedger:
 
     effects: Counter[str] = field(factory=Counter)
     names: dict[str, str] = field(factory=dict)
+    _forgotten: dict[str, int] = field(factory=dict)
 
-    def forget(self, execution_id: str) -> None:
-        """Forget the calls of an execution that is deleted now: another one of its id starts anew."""
-        for key in [key for key in self.effects if key.startswith(f"{execution_id}/")]:
+    def note(self, name: str, key: str, token: int | None) -> None:
+        """Note an effect, unless it is one of a process that goes on with an execution which was deleted.
+
+        Args:
+            name: the name of the tool.
+            key: the key of the call.
+            token: the token of the claim under which it runs.
+        """
+        if token is not None and any(
+            key.startswith(start) and token <= last for start, last in self._forgotten.items()
+        ):
+            return
+        self.effects[key] += 1
+        self.names[key] = name
+
+    def forget(self, execution_id: str, token: int) -> None:
+        """Forget the calls of an execution that is deleted now: another one of its id starts anew.
+
+        Args:
+            execution_id: the execution.
+            token: the latest token of a claim; that of the other one is larger.
+        """
+        start = f"{execution_id}/"
+        self._forgotten[start] = token
+        for key in [key for key in self.effects if key.startswith(start)]:
             del self.effects[key]
 
 
@@ -65,7 +104,8 @@ class SimulatedWorld:
     Args:
         seed: decides about everything.
         plan: what goes wrong.
-        storage: `memory`, a database server in memory behind a network; or `sqlite`, one file that processes of one computer share.
+        storage: `memory`, a journal on a server behind a network; `sqlite`, one file that processes of one computer share; or
+            `postgres`, a simulated PostgreSQL server.
 
     Attributes:
         seed: the seed.
@@ -79,6 +119,8 @@ class SimulatedWorld:
         expiries: how many claims ended while their machine ran.
         cancelled: the tasks that were cancelled a short time ago, each with its machine.
         is_over: whether the run has ended.
+        server: the PostgreSQL server; without any tables in use where the storage is another one.
+        latest_token: the largest token of a claim that a machine has got, unless a PostgreSQL server gave it.
     """
 
     def __init__(self, seed: int, plan: Sequence[PlannedFault], *, storage: str = "memory") -> None:
@@ -94,12 +136,18 @@ class SimulatedWorld:
         self.expiries: int = 0
         self.cancelled: list[tuple[Machine, asyncio.Task[None]]] = []
         self.is_over: bool = False
+        self.latest_token: int = 0
         self._by_machine: dict[Machine, SimulatedWorker] = {}
         self._plan = sorted(plan, key=lambda fault: fault.at, reverse=True)
         self._armed: list[PlannedFault] = []
         self._steps = 0
+        self._is_halted = False
         self._folder = Path(tempfile.mkdtemp(prefix="agentloop-simulation-")) if storage == "sqlite" else None
         self._memory = MemoryJournal()
+        self.server: SimulatedPostgres = SimulatedPostgres(
+            self.loop.time, function_of, self._note_deleted, self._deliver
+        )
+        self._is_postgres = storage == "postgres"
 
     # --- machines ---------------------------------------------------------------------------------------------------
 
@@ -113,7 +161,15 @@ class SimulatedWorld:
         for _ in range(count):
             self._start_worker(work)
 
+    def halt(self) -> None:
+        """Stop all machines for good, so that what is stored stays as it is while it is read."""
+        self._is_halted = True
+        for worker in self.workers:
+            worker.machine.crash()
+
     def _start_worker(self, work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]]) -> None:
+        if self._is_halted:
+            return
         worker = SimulatedWorker(self, f"m{len(self.workers) + 1}")
         self.workers.append(worker)
         self._by_machine[worker.machine] = worker
@@ -121,9 +177,48 @@ class SimulatedWorld:
 
     def open_store(self) -> Journal:
         """Return the storage, as one more process opens it."""
+        if self._is_postgres:
+            return self._postgres_journal(None)
         if self._folder is None:
             return self._memory
         return SqliteJournal(self._folder / "journal.db", synchronous="normal")
+
+    def open_journal(self, worker: SimulatedWorker) -> tuple[Journal, Journal]:
+        """Return the storage as the process of a machine opens it, and as the machine sees it."""
+        if self._is_postgres:
+            journal = self._postgres_journal(worker)
+            return journal, journal
+        store = self.open_store()
+        return store, MachineJournal(store, worker)
+
+    def _postgres_journal(self, worker: SimulatedWorker | None) -> Journal:
+        connectors = [SimulatedConnector(self.server, worker, seconds) for seconds in (30.0, 5.0)]
+        return PostgresJournal("postgresql://simulated/journal", connectors=(connectors[0], connectors[1]))
+
+    def end_sessions(self, worker: SimulatedWorker, *, tells: bool) -> None:
+        """Let the database server end the sessions of a machine."""
+        self._tell_ended(self.server.end_sessions(worker), tells=lambda: tells)
+
+    def _tell_ended(self, backends: Sequence[Backend], tells: Callable[[], bool]) -> None:
+        for backend in backends:
+            backend.has_told = tells()
+            if backend.has_told:
+                self._deliver(backend)
+
+    def _deliver(self, backend: Backend) -> None:
+        if isinstance(backend.owner, SimulatedWorker) and not backend.owner.is_cut:
+            self.loop.call_outside(self.random.choice((0.0, 0.0, 0.02)), backend.wake)
+
+    def _note_deleted(self, execution_ids: Collection[str]) -> None:
+        rows = self.server.tables["executions"]
+        for execution_id in sorted(execution_ids):
+            self.deleted(execution_id, [str(each) for each in rows if str(each).startswith(f"{execution_id}/")])
+
+    def deleted(self, execution_id: str, left: Sequence[str]) -> None:
+        """Note that an execution is deleted now, and which executions below it are left."""
+        self.problems += [f"{execution_id} is deleted, and {each} is left" for each in left]
+        self.note(f"{execution_id} is deleted")
+        self.ledger.forget(execution_id, max(self.latest_token, self.server.count_of("tokens")))
 
     @property
     def is_remote(self) -> bool:
@@ -178,8 +273,14 @@ class SimulatedWorld:
             worker.is_cut = True
             tells = self.random.random() < 0.5  # noqa: PLR2004  # an even chance
             self.loop.call_outside(fault.seconds, worker.heal)
-            self.loop.call_outside(self.random.choice(_EXPIRIES), lambda: worker.expire(tells=tells))
+            # A simulated PostgreSQL server finds out by itself.
+            expire = worker.end_places if self._is_postgres else partial(worker.expire, tells=tells)
+            self.loop.call_outside(self.random.choice(_EXPIRIES), expire)
             self.expiries += 1
+        elif kind is SimulatedFault.RESTART:
+            seconds = min(fault.seconds, _LONGEST_RESTART)
+            ended = self.server.restart(seconds, self.random.choice((0.0, 0.0, 2.0)))
+            self._tell_ended(ended, lambda: self.random.random() < 0.5)  # noqa: PLR2004  # an even chance
         elif kind is SimulatedFault.CLOCK:
             worker.clock.shift += fault.seconds
         return True
@@ -231,7 +332,7 @@ class SimulatedWorker:
         clock: its clock.
         ids: its source of ids.
         journal: the storage as it sees it.
-        claims: the claims that it has made.
+        claims: the claims that it has made, unless a PostgreSQL server has them.
         is_cut: whether it cannot reach the storage.
         work: what it does.
     """
@@ -246,8 +347,7 @@ class SimulatedWorker:
         self.is_cut: bool = False
         self.work: Callable[[SimulatedWorker], Coroutine[Any, Any, None]] = _rest
         self._places: list[Callable[[], None]] = []
-        self._store = world.open_store()
-        self.journal: MachineJournal = MachineJournal(self._store, self)
+        self._store, self.journal = world.open_journal(self)
         self._job: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -294,6 +394,11 @@ class SimulatedWorker:
             run_now(claim.storage_claim.release())
             if tells:
                 claim.lose("the storage could not reach this machine")
+        self.world.end_sessions(self, tells=tells)
+        self.end_places()
+
+    def end_places(self) -> None:
+        """Let the server of the queues end the places of this worker."""
         places, self._places = self._places, []
         for end in () if self.world.is_over else places:
             end()
@@ -319,6 +424,7 @@ class SimulatedWorker:
             f"{self.machine.name} claims {claim.execution_id} with {claim.token if world.is_remote else 'a token'}"
         )
         self.claims.append(claim)
+        world.latest_token = max(world.latest_token, claim.token)
 
     def give_up(self, claim: Claim) -> None:
         """Let the storage end a claim after some time, since its release has not arrived."""
@@ -335,9 +441,7 @@ class SimulatedWorker:
 
     def deleted(self, execution_id: str, left: Sequence[str]) -> None:
         """Note that an execution is deleted now, and which executions below it are left."""
-        self.world.problems += [f"{execution_id} is deleted, and {each} is left" for each in left]
-        self.world.note(f"{execution_id} is deleted")
-        self.world.ledger.forget(execution_id)
+        self.world.deleted(execution_id, left)
 
     async def way(self, place: str) -> None:
         """Take the time of one way to the storage or back.
@@ -346,14 +450,15 @@ class SimulatedWorker:
             JournalError: the network is cut.
         """
         with self.machine.at(place):
-            await self._delay(place)
+            await self.delay(place)
             if self.is_cut:
                 raise JournalError("the connection is lost")
 
     def _is_away(self) -> bool:
         return self.is_cut or self.world.is_over
 
-    async def _delay(self, place: str) -> None:
+    async def delay(self, place: str) -> None:
+        """Take the time of one way."""
         fault = self.world.take(SimulatedFault.SLOW, place)
         seconds = fault.seconds if fault is not None else self.world.random.choice((0.0, 0.0, 0.001, 0.02))
         await asyncio.sleep(seconds)
@@ -366,7 +471,7 @@ class SimulatedWorker:
         """
         world = self.world
         with self.machine.at(place):
-            await self._delay(place)
+            await self.delay(place)
             if self._is_away() or world.take(SimulatedFault.REFUSE, place) is not None:
                 raise JournalError("the connection is lost")
             if world.is_remote:
@@ -380,6 +485,33 @@ class SimulatedWorker:
             if self._is_away() or world.take(SimulatedFault.UNANSWERED, place) is not None:
                 raise JournalError("the connection was lost before the answer came")
             return result
+
+    # --- the connections to a PostgreSQL server -----------------------------------------------------------------------
+
+    def at(self, place: str) -> AbstractContextManager[None]:
+        """Note that the machine is at a place while the block runs."""
+        return self.machine.at(place)
+
+    def refuses(self, place: str) -> bool:
+        """Return whether a request is to be lost on its way."""
+        return self.world.take(SimulatedFault.REFUSE, place) is not None
+
+    def drops(self, place: str) -> bool:
+        """Return whether an answer is to be lost on its way."""
+        return self.world.take(SimulatedFault.UNANSWERED, place) is not None
+
+    def undoes(self, place: str) -> bool:
+        """Return whether the server is to undo the transaction because of a concurrent one."""
+        return place not in _READING and self.world.take(SimulatedFault.UNDO, place) is not None
+
+    def note(self, place: str) -> None:
+        """Note that the server does what a statement says."""
+        if place not in _QUIET:
+            self.world.note(f"{self.machine.name} {place}")
+
+    def start_at_server(self, run: Callable[[], T]) -> T:
+        """Call a function whose tasks go on whatever becomes of the machine."""
+        return self.world.loop.run_outside(run)
 
     # --- tools and models -------------------------------------------------------------------------------------------
 
@@ -395,13 +527,13 @@ class SimulatedWorker:
                 raise ProviderUnavailable("the model does not answer")
             yield
 
-    def effect(self, name: str, key: str) -> None:
+    def effect(self, name: str, context: ToolContext) -> None:
         """Note in the ledger that a tool has its effect now."""
         world = self.world
         if world.is_over or self.machine.is_dead:
             return
-        world.ledger.effects[key] += 1
-        world.ledger.names[key] = name
+        key = context.idempotency_key
+        world.ledger.note(name, key, context.claim_token)
         world.note(f"{self.machine.name} {name} {key}")
 
     def fail_tool(self, name: str) -> None:

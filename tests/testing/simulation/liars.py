@@ -13,6 +13,8 @@ from attrs import evolve, frozen
 from agentloop.durable import MemoryJournal, memory_journal
 from agentloop.durable.fork_effects import ForkEffects
 from agentloop.durable.held_claims import HeldClaims
+from agentloop.durable.postgres.connections import StatementFailed
+from agentloop.durable.postgres.statements import RecordAppend, Statements
 from agentloop.durable.recorder import ExecutionRecorder
 from agentloop.durable.sessions import SessionQueue
 from agentloop.errors import DatabaseUnavailable
@@ -26,6 +28,7 @@ from agentloop.service.server.feeds import _Position
 from agentloop.service.server.operations import Operations
 from agentloop.service.simulation.cluster import ClusterScenario
 from agentloop.service.simulation.server import ServerScenario
+from agentloop.testing.simulation import postgres_statements
 from agentloop.testing.simulation.faults import SimulatedFault, plan_faults
 from agentloop.testing.simulation.memory_queue import MemoryQueue
 from agentloop.testing.simulation.runs import SimulatedRun, simulate
@@ -49,6 +52,7 @@ class Liar:
         seeds: within how many seeds it is found.
         parts: what is replaced: an object, a name, and what is there instead.
         kinds: the faults to which a plan of many faults is confined, for a defect that needs one of them at a rare place.
+        storage: where records are.
     """
 
     scenario: str | type[SimulatedScenario]
@@ -56,11 +60,12 @@ class Liar:
     seeds: int
     parts: Sequence[tuple[Any, str, Any]]
     kinds: Sequence[SimulatedFault] = ()
+    storage: str = "memory"
 
     def run(self, seed: int) -> SimulatedRun:
         """Run a seed of the scenario."""
         plan = plan_faults(seed, kinds=self.kinds, most=_MANY, gap=60) if self.kinds else None
-        return simulate(seed, self.scenario, plan=plan)
+        return simulate(seed, self.scenario, plan=plan, storage=self.storage)
 
     @contextmanager
     def lies(self) -> Iterator[None]:
@@ -264,6 +269,31 @@ async def recover_nothing(self: Any) -> None:
     """Leave the executions of a server that has died."""
 
 
+# --- with PostgreSQL ----------------------------------------------------------------------------------------------------
+
+_store = RecordAppend._store
+
+
+async def take_undone_for_stored(self: Any, connection: Any) -> bool:
+    """Take a transaction that the server has undone for one that it has stored."""
+    try:
+        return await _store(self, connection)
+    except StatementFailed as failure:
+        if failure.is_transient:
+            return True
+        raise
+
+
+async def read_root_alone(self: Any, connection: Any, execution_id: str) -> Any:
+    """Delete an execution without those below it."""
+    return (execution_id,) if await self.read_root(connection, execution_id) == execution_id else ()
+
+
+def is_released(_: Any, session: int | None) -> bool:
+    """Take over only what was released, and nothing of the dead."""
+    return session is None
+
+
 LIARS: Mapping[str, Liar] = {
     "fencing": Liar("recovery", "", 40, [(HeldClaims, "check", nothing), (memory_journal, "check_follows", nothing)]),
     "claim": Liar(
@@ -320,6 +350,15 @@ LIARS: Mapping[str, Liar] = {
     "server: lost message": Liar(ServerScenario, "was accepted", 40, [(LocalExecutions, "send", send_nothing)]),
     "server: no recovery": Liar(
         ServerScenario, "does not end", 40, [(LocalExecutions, "_recover_all", recover_nothing)]
+    ),
+    "postgres: undone, and taken for stored": Liar(
+        "recovery", "", 40, [(RecordAppend, "_store", take_undone_for_stored)], storage="postgres"
+    ),
+    "postgres: orphans": Liar(
+        "deletion", "is left", 40, [(Statements, "read_tree", read_root_alone)], storage="postgres"
+    ),
+    "postgres: claims of the dead": Liar(
+        "recovery", "does not end", 40, [(postgres_statements, "_is_free", is_released)], storage="postgres"
     ),
     "server: deaf stop": Liar(ServerScenario, "", 40, [(CancellationToken, "cancel", nothing)]),
 }
