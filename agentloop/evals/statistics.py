@@ -332,8 +332,8 @@ def permutation_p(differences: Sequence[float], *, seed: int = 0) -> float:
         How probable a mean difference at least as large, in either direction, is; from 0 to 1.
     """
     values = np.asarray([value for value in differences if value], dtype=float)
-    if not values.size:
-        return 1.0
+    if values.size <= 1:
+        return 1.0  # one case is as far from 0 either way
     result = stats.permutation_test(
         (values,),
         lambda each, axis=-1: each.mean(axis=axis),
