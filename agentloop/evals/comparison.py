@@ -250,10 +250,15 @@ def quantities_of(result: EvalResult, k: int | None = None) -> Iterator[Quantity
     if trials > 1:
         yield Quantity("pass", "@", trials)
         yield Quantity("pass", "^", trials)
-    names = [name for name in result.measure_names if name != PASSED]
+    names = [name for name in result.measure_names if name != PASSED and not _is_verdict(result, name)]
     # Scorers first, in the order of the suite; they say why a trial has passed.
     yield from map(Quantity, [name for name in names if name not in MEASURES])
     yield from map(Quantity, [name for name in names if name in MEASURES])
+
+
+def _is_verdict(result: EvalResult, name: str) -> bool:
+    """Whether a scorer says the same of every trial as whether it passes, as the only one of a suite does."""
+    return all(trial.measure(name) == float(trial.passed) for trial in result.trials)
 
 
 def _estimates(side: Side, quantities: Sequence[Quantity], confidence: float) -> Iterator[tuple[str, Estimate]]:
@@ -278,7 +283,12 @@ def _differences(
 
 
 def difference(
-    baseline: Side, candidate: Side, quantity: Quantity, *, confidence: float = CONFIDENCE, margin: float = MARGIN
+    baseline: Side,
+    candidate: Side,
+    quantity: Quantity,
+    *,
+    confidence: float = CONFIDENCE,
+    settle: float = 0.0,
 ) -> Difference:
     """Estimate how a candidate differs from the baseline in one quantity.
 
@@ -287,7 +297,8 @@ def difference(
         candidate: the other side.
         quantity: what to compare.
         confidence: of the interval, between 0 and 1.
-        margin: the difference that the power is stated for.
+        settle: the value that `more_repeats` and `more_cases` would tell the difference from, while the interval contains it: a
+            difference of shares, or a relative change of means.
 
     Raises:
         InvalidParameter: a side has no such number, or no case with one has been run by both, unchanged.
@@ -325,13 +336,14 @@ def difference(
         detectable=float("inf"),
         left_out=left_out,
     )
+    # A relative change is measured by the mean of the baseline.
     scale = 1.0 if is_share else mean_of([one for one, _ in means])
     paired = [[two - one for one, two in zip(first[case], second[case], strict=False)] for case in common]
-    return _sized(found, paired, margin=margin * scale)
+    return _sized(found, paired, margin=MARGIN * scale, settle=settle * scale)
 
 
-def _sized(found: Difference, paired: Sequence[Sequence[float]], *, margin: float) -> Difference:
-    """Add what the power is, and how much more would settle the difference."""
+def _sized(found: Difference, paired: Sequence[Sequence[float]], *, margin: float, settle: float) -> Difference:
+    """Add what the power is, and how much more would tell the difference from a value."""
     if len(paired) < 2:  # noqa: PLR2004  # a variance needs two
         return found
     measured, confidence = measured_spread(paired, is_share=found.is_share), found.estimate.confidence
@@ -341,9 +353,11 @@ def _sized(found: Difference, paired: Sequence[Sequence[float]], *, margin: floa
         power=power(deviation, count, margin, confidence=confidence) if margin else None,
         detectable=detectable(deviation, count, confidence=confidence),
     )
-    if found.verdict != "open":
+    if settle not in found.estimate or found.estimate.low == found.estimate.high:
         return found
-    distance = max(abs(found.estimate.value), margin)
+    distance = abs(found.estimate.value - settle)
+    if not settle:
+        distance = max(distance, margin)
     more_repeats, more_cases = more_needed(measured, distance, confidence)
     return evolve(found, more_repeats=more_repeats, more_cases=more_cases)
 

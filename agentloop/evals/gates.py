@@ -183,7 +183,9 @@ class _Comparison(_Condition):
             raise InvalidParameter(
                 f"{self.text!r} is about a change, and there is nothing to compare with; name a baseline, or run a second candidate"
             )
-        found = difference(evidence.baseline, evidence.candidate, self.quantity, confidence=evidence.confidence)
+        found = difference(
+            evidence.baseline, evidence.candidate, self.quantity, confidence=evidence.confidence, settle=self.number
+        )
         more = _more(found.more_repeats, found.more_cases)
         if self.change == "points" and not found.is_share:
             raise InvalidParameter(f"{self.text!r} is about a mean, whose change is in %, such as +10 %, not in points")
