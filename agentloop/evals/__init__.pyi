@@ -1,4 +1,15 @@
+from agentloop.evals.assertions import NotEnoughRepeats as NotEnoughRepeats
+from agentloop.evals.assertions import assert_gate as assert_gate
+from agentloop.evals.assertions import assert_no_worse as assert_no_worse
+from agentloop.evals.comparison import Comparison as Comparison
+from agentloop.evals.comparison import Difference as Difference
+from agentloop.evals.comparison import compare as compare
+from agentloop.evals.gates import Gate as Gate
+from agentloop.evals.gates import GateReport as GateReport
+from agentloop.evals.html_report import html_report as html_report
 from agentloop.evals.results import CaseNote as CaseNote
 from agentloop.evals.results import EvalResult as EvalResult
 from agentloop.evals.results import Score as Score
 from agentloop.evals.results import Trial as Trial
+from agentloop.evals.sequences import ConfidenceSequence as ConfidenceSequence
+from agentloop.evals.statistics import Estimate as Estimate
