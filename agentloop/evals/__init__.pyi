@@ -1,3 +1,6 @@
+from agentloop.evals.agreement import JudgeAgreement as JudgeAgreement
+from agentloop.evals.agreement import LabeledAnswer as LabeledAnswer
+from agentloop.evals.agreement import measure_agreement as measure_agreement
 from agentloop.evals.assertions import NotEnoughRepeats as NotEnoughRepeats
 from agentloop.evals.assertions import assert_gate as assert_gate
 from agentloop.evals.assertions import assert_no_worse as assert_no_worse
@@ -13,6 +16,9 @@ from agentloop.evals.comparison import compare as compare
 from agentloop.evals.gates import Gate as Gate
 from agentloop.evals.gates import GateReport as GateReport
 from agentloop.evals.html_report import html_report as html_report
+from agentloop.evals.judges import PairJudge as PairJudge
+from agentloop.evals.judges import Preference as Preference
+from agentloop.evals.judges import RubricJudge as RubricJudge
 from agentloop.evals.results import CaseNote as CaseNote
 from agentloop.evals.results import EvalResult as EvalResult
 from agentloop.evals.results import Score as Score
