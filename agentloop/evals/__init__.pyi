@@ -1,6 +1,11 @@
+from agentloop.evals.agreement import JudgeAgreement as JudgeAgreement
+from agentloop.evals.agreement import LabeledAnswer as LabeledAnswer
+from agentloop.evals.agreement import measure_agreement as measure_agreement
 from agentloop.evals.assertions import NotEnoughRepeats as NotEnoughRepeats
 from agentloop.evals.assertions import assert_gate as assert_gate
 from agentloop.evals.assertions import assert_no_worse as assert_no_worse
+from agentloop.evals.blame import Blame as Blame
+from agentloop.evals.blame import find_blame as find_blame
 from agentloop.evals.candidates import Candidate as Candidate
 from agentloop.evals.candidates import TrialContext as TrialContext
 from agentloop.evals.cases import Case as Case
@@ -13,6 +18,9 @@ from agentloop.evals.comparison import compare as compare
 from agentloop.evals.gates import Gate as Gate
 from agentloop.evals.gates import GateReport as GateReport
 from agentloop.evals.html_report import html_report as html_report
+from agentloop.evals.judges import PairJudge as PairJudge
+from agentloop.evals.judges import Preference as Preference
+from agentloop.evals.judges import RubricJudge as RubricJudge
 from agentloop.evals.results import CaseNote as CaseNote
 from agentloop.evals.results import EvalResult as EvalResult
 from agentloop.evals.results import Score as Score
@@ -33,6 +41,9 @@ from agentloop.evals.scorers import WithinLimits as WithinLimits
 from agentloop.evals.sequences import ConfidenceSequence as ConfidenceSequence
 from agentloop.evals.statistics import Estimate as Estimate
 from agentloop.evals.trials import TrialRun as TrialRun
+from agentloop.evals.upgrade import Outlook as Outlook
+from agentloop.evals.upgrade import UpgradeReport as UpgradeReport
+from agentloop.evals.upgrade import check_upgrade as check_upgrade
 from agentloop.evals.worlds import LedgerEntry as LedgerEntry
 from agentloop.evals.worlds import Played as Played
 from agentloop.evals.worlds import Real as Real
