@@ -19,6 +19,7 @@ from agentloop.errors import AgentLoopError, ConfigurationError
 from agentloop.service.cli.console import as_one_line, create_console
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, describe_file_error
 from agentloop.service.cli.evals_files import export, import_cases
+from agentloop.service.cli.evals_upgrade import upgrade
 from agentloop.service.cli.journals import (
     as_journal_errors,
     closed_at_end,
@@ -48,7 +49,7 @@ def evals() -> None:
     """
 
 
-for _command in (import_cases, export):
+for _command in (upgrade, import_cases, export):
     evals.add_command(_command)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -202,3 +204,51 @@ def test_cases_are_made_of_a_journal(command_line: CommandLine, folder: Path) ->
     assert "name a FILE, or a journal" in command_line("evals", "import").err
     assert "about executions" in command_line("evals", "import", "x.csv", "--limit", "3").err
     assert "about a FILE" in command_line("evals", "import", "--journal", "evals.db", "--input", "q").err
+
+
+_WAITING = '''
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, SqliteJournal, ToolCall, tool
+
+@tool
+def refund(order: int, cents: int) -> str:
+    """Refund an order."""
+    return "refunded"
+
+@tool
+def close(order: int) -> str:
+    """Close an order."""
+    return "closed"
+
+def agent(tools, **parts):
+    model = ScriptedInference(ToolCall("1", "refund", '{"order": 7, "cents": 700}'), "done")
+    return AgentLoop.for_model(model, tools=tools, interceptors=[RequireApproval("refund")], name="desk", **parts)
+
+loop = agent([refund])
+without = agent([close])
+changed = loop.replace(system_prompt="Be brief.")
+
+def work():
+    agent([refund], journal=SqliteJournal("runs.db")).execute_sync("Refund order 7.", execution_id="waits")
+'''
+
+
+def test_an_upgrade_is_checked_before_it_is_deployed(
+    command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal code goes on; another prompt diverges; without its tool, an execution that waits cannot go on."""
+    (tmp_path / "desk.py").write_text(_WAITING, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-c", "import desk; desk.work()"], check=True)
+    equal = command_line("evals", "upgrade", "desk.py:loop", "--journal", "runs.db")
+    assert (equal.code, equal.out) == (
+        0,
+        "1 unfinished execution: 1 continues equal, 0 diverges, 0 cannot continue\n",
+    ), equal.err
+    changed = command_line("evals", "upgrade", "desk.py:changed", "--journal", "runs.db", "--json")
+    assert changed.code == 1
+    (check,) = json.loads(changed.out)
+    assert (check["execution"], check["outlook"], check["step"]) == ("waits", "diverges", 0)
+    gone = command_line("evals", "upgrade", "desk.py:without", "--journal", "runs.db")
+    assert gone.code == 1
+    assert "the new code has no such tool" in " ".join(gone.out.split())
+    assert command_line("evals", "upgrade", "desk.py:without", "--journal", "runs.db", "--agent", "x").code == 0

@@ -302,6 +302,8 @@ MISTAKES = [
     ("evals run", 2, "Missing argument 'SUITE'."),
     ("evals run absent.py", 2, "there is no file absent.py"),
     ("evals run good.py", 2, "there is no 'suite' in good.py"),
+    ("evals upgrade", 2, "Missing argument 'MODULE:LOOP'."),
+    ("evals upgrade absent:loop", 2, "the module absent cannot be imported"),
     ("evals compare", 2, "Missing argument 'RESULT...'."),
     ("evals compare absent.json", 2, "absent.json cannot be read: No such file"),
     ("evals import", 2, "name a FILE, or a journal with --journal"),
