@@ -15,7 +15,7 @@ from agentloop.evals.drawing import STYLE, Axis, IntervalRow, draw_intervals
 from agentloop.evals.gates import GateReport
 from agentloop.evals.partings import TwoPaths, two_paths
 from agentloop.evals.quantities import Quantity, format_cost
-from agentloop.evals.report import VERDICTS, describe_failure, format_estimate, format_p, is_share, notes
+from agentloop.evals.report import describe_failure, describe_verdict, format_estimate, format_p, is_share, notes
 from agentloop.evals.results import EvalResult, Trial
 from agentloop.values.json import as_frozen_dict
 from agentloop.values.value import Value
@@ -175,7 +175,7 @@ def _difference_table(differences: Sequence[Difference]) -> str:
             [
                 _text(str(each.quantity)),
                 _text(f"{each.format(found.value)} ({each.format(found.low)} to {each.format(found.high)})"),
-                f'<span class="badge {each.verdict}">{VERDICTS[each.verdict]}</span>',
+                f'<span class="badge {each.verdict}">{describe_verdict(each)}</span>',
                 format_p(each.p).replace("<", "&lt;"),
                 format_p(each.corrected_p).replace("<", "&lt;"),
                 _text(each.format(each.detectable).lstrip("+")),

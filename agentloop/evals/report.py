@@ -17,9 +17,7 @@ from agentloop.evals.results import EvalResult, Trial
 from agentloop.evals.statistics import Estimate
 from agentloop.values.visible_text import escape_invisible
 
-_SURE: Final = 0.05
-VERDICTS: Final = {"better": "better", "worse": "worse", "equal": "no difference at all", "open": "cannot be told"}
-"""The verdicts in words."""
+_VERDICTS: Final = {"better": "better", "worse": "worse", "equal": "no difference at all", "open": "cannot be told"}
 
 
 @frozen
@@ -67,12 +65,18 @@ def tables(comparison: Comparison) -> Sequence[ReportTable]:
     return found
 
 
+def describe_verdict(found: Difference) -> str:
+    """Return the verdict in words: `perhaps` where it does not stand the correction for all comparisons of the report."""
+    is_sure = found.verdict not in {"better", "worse"} or found.corrected_p <= 1 - found.estimate.confidence
+    return _VERDICTS[found.verdict] if is_sure else f"perhaps {found.verdict}"
+
+
 def _difference_row(found: Difference) -> tuple[str, ...]:
     low, high = found.format(found.estimate.low), found.format(found.estimate.high)
     text = f"{found.format(found.estimate.value)} ({low} to {high})"
     if found.relative is not None:
         text += f", {format_change(found.relative.value)}"
-    return (found.candidate, str(found.quantity), text, VERDICTS[found.verdict], format_p(found.corrected_p))
+    return (found.candidate, str(found.quantity), text, describe_verdict(found), format_p(found.corrected_p))
 
 
 def format_p(p: float) -> str:
@@ -112,9 +116,9 @@ def _pass_notes(found: Difference) -> Sequence[str]:
         texts.append(
             f"Whether {found.candidate} passes more or less often than {found.baseline} cannot be told{would}."
         )
-    elif found.corrected_p > _SURE:
+    elif describe_verdict(found).startswith("perhaps"):
         texts.append(
-            f"{found.candidate} looks {found.verdict}, but not after correction for all comparisons that were made."
+            f"{found.candidate} may be {found.verdict} by chance: among so many comparisons, one looks like that."
         )
     if found.power is not None:
         share, smallest = f"{100 * found.power:.0f} %", found.format(found.detectable).lstrip("+")
