@@ -8,10 +8,10 @@ that holds all three is an `ExecutionLog`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.errors import ClaimLost
@@ -322,10 +322,10 @@ class CanAnswerCalls(ABC):
     """Answers calls in place of their tools, for an execution and the executions that serve its calls."""
 
     @abstractmethod
-    def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer | None:
-        """Return the outcome of a call; None when its tool has to run.
+    def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer | Awaitable[CallAnswer | None] | None:
+        """Return the outcome of a call, or an awaitable of it; None when its tool has to run.
 
-        Concurrent calls are answered in the order in which they arrive.
+        It is called for concurrent calls in the order in which they arrive.
 
         Args:
             intent: the call.
@@ -341,8 +341,10 @@ class CallAnswer(Value):
         execution: the outcome.
         how: `reused`, `simulated` or `forbidden`.
         source: the key of the call that the outcome was taken from; empty when it is of no other call.
+        attachments: extra JSON to record with the outcome, by name.
     """
 
     execution: ToolExecution
     how: str
     source: str = ""
+    attachments: Mapping[str, Any] = field(factory=dict)

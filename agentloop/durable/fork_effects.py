@@ -65,7 +65,7 @@ class ForkEffects(CanAnswerCalls):
         if policy is ForkPolicy.FORBID:
             return cls(rooted, policy)
         # An outcome is reused once by the fork and all agents below it, also after a restart.
-        used = [call.source for call in await _read_calls_under(journal, root) if call.source]
+        used = [call.source for call in await read_calls_under(journal, root) if call.source]
         return cls(rooted, policy, _without_used(await _read_calls_after(journal, origin), used))
 
     def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer | None:
@@ -137,7 +137,7 @@ def _forbid(intent: CallIntent) -> CallAnswer:
 
 
 @frozen(kw_only=True)
-class _SourceCall:
+class SourceCall:
     """A recorded call of an execution, or of an agent below it.
 
     Attributes:
@@ -162,7 +162,7 @@ async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> l
         UnknownExecution: the source, or an agent that served a call of it, is not recorded any more.
     """
     source_id, step = str(origin["of"]), int(origin["step"])
-    calls = await _read_calls_under(journal, source_id)
+    calls = await read_calls_under(journal, source_id)
     served = [str(agent["execution"]) for call in calls if (agent := call.call.attachments.get(AGENT)) is not None]
     for needed_id in (source_id, *served):
         # Without its records, calls that it made would be made again.
@@ -184,10 +184,10 @@ async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> l
     return after
 
 
-async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]:
+async def read_calls_under(journal: CanJournal, root: str) -> list[SourceCall]:
     """Return the calls of an execution and of the agents below it, in the order in which they started."""
     agents = [head.execution_id for head in await list_below(journal, root)]
-    calls: list[_SourceCall] = []
+    calls: list[SourceCall] = []
     for execution_id in [root, *agents]:
         # The id of an agent names the step of the call that it serves: `<root>/<step>/<index>/agent`.
         root_step = execution_id.removeprefix(root).strip("/").split("/", 1)[0]
@@ -198,18 +198,18 @@ async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]
     return sorted(calls, key=lambda call: (call.call.intent.at.isoformat(), call.step, call.sequence))
 
 
-def _iter_calls(records: Sequence[JournalRecord]) -> Iterator[_SourceCall]:
+def _iter_calls(records: Sequence[JournalRecord]) -> Iterator[SourceCall]:
     """Yield the calls of an execution, each with its last intent."""
-    calls: dict[str, _SourceCall] = {}
+    calls: dict[str, SourceCall] = {}
     for record in records:
         body = parse_json(record.body)
         if record.kind is RecordKind.CALL_INTENT:
             call = bodies.read_intent(body)
-            calls[call.intent.key] = _SourceCall(call=call, sequence=record.sequence)
+            calls[call.intent.key] = SourceCall(call=call, sequence=record.sequence)
         elif record.kind is RecordKind.CALL_OUTCOME:
             key = body["execution"]["key"]
             started = calls.get(key)
-            calls[key] = _SourceCall(
+            calls[key] = SourceCall(
                 call=bodies.read_outcome(body, None if started is None else started.call),
                 sequence=record.sequence if started is None else started.sequence,
                 source=str(body.get("source", "")),

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.durable.chain import verify_records
@@ -18,12 +18,69 @@ from agentloop.durable.record_writer import RecordWriter, create_head
 from agentloop.errors import ExecutionClaimed, JournalConflict
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonValue, freeze, thaw
-from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id, outer_key
+from agentloop.values.records import RecordKind, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import ToolExchange
+from agentloop.values.value import Value
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class ForkPoint(Value):
+    """A step of a recorded execution from which forks start; read once for any number of them.
+
+    Attributes:
+        execution_id: the execution.
+        at_step: the number of the step.
+        state: the state after the step.
+        inputs: the inputs of the execution, and of those that serve its waiting calls, by their ids, for people.
+    """
+
+    execution_id: str
+    at_step: int
+    state: AgentState
+    inputs: Mapping[str, str]
+
+    @classmethod
+    async def read(cls, journal: CanJournal, execution_id: str, at_step: int) -> ForkPoint:
+        """Read a step of an execution, which may be running.
+
+        Raises:
+            UnknownExecution: no execution of this id is recorded.
+            JournalError: the execution has no such step.
+            JournalCorrupt: the records of the execution are damaged.
+        """
+        records = verify_records(await journal.read(execution_id), execution_id)
+        state = state_from_records(records, execution_id, at_step)
+        heads = {each: await journal.head(each) for each in (execution_id, *_waiting_ids(state))}
+        inputs = {each: head.input for each, head in heads.items() if head is not None}
+        return cls(execution_id=execution_id, at_step=at_step, state=state, inputs=inputs)
+
+    async def record(
+        self,
+        journal: CanJournal,
+        fork_id: str,
+        effects: ForkPolicy,
+        *,
+        clock: Clock,
+        change: Callable[[AgentState], AgentState] = lambda state: state,
+    ) -> None:
+        """Record the start of a fork.
+
+        Args:
+            journal: gets the fork. An outcome that it reuses has to be in the same one.
+            fork_id: the id of the fork.
+            effects: what happens to calls with effects.
+            clock: the source of the time of the record.
+            change: returns the state with another context, such as the system prompt of another agent.
+
+        Raises:
+            JournalConflict: an execution with this id exists.
+        """
+        origin = {"fork": {"of": self.execution_id, "step": self.at_step, "effects": effects.value}}
+        await _record_fork(journal, change(self.state), fork_id, inputs=self.inputs, origin=origin, clock=clock)
 
 
 async def fork(
@@ -62,10 +119,8 @@ async def fork(
     policy = ForkPolicy(effects)
     if fork_id is not None:
         check_execution_id(fork_id)
-    records = verify_records(await journal.read(execution_id), execution_id)
-    state = state_from_records(records, execution_id, at_step)
-    origin = {"fork": {"of": execution_id, "step": at_step, "effects": policy.value}}
-    record = partial(_record_fork, journal, state, origin=origin, clock=clock or SystemClock())
+    point = await ForkPoint.read(journal, execution_id, at_step)
+    record = partial(point.record, journal, effects=policy, clock=clock or SystemClock())
     if fork_id:
         await record(fork_id)
         return fork_id
@@ -100,6 +155,7 @@ async def _record_fork(
     state: AgentState,
     fork_id: str,
     *,
+    inputs: Mapping[str, str],
     origin: Mapping[str, Any],
     clock: Clock,
     parent: str | None = None,
@@ -113,16 +169,18 @@ async def _record_fork(
             raise JournalConflict(f"an execution {fork_id!r} is already recorded; choose another id for the fork")
         # The agents come first, so that a recorded fork is complete, whenever this is interrupted.
         for agent in _waiting_agents(state):
-            if await journal.head(agent.execution_id) is not None:
+            if agent.execution_id in inputs:
                 agent_fork_id = _move_id(agent.execution_id, source_id, fork_id)
                 agent_origin = {"fork": {**origin["fork"], "root": origin["fork"].get("root", fork_id)}}
                 agent_parent = _agent_id(state, fork_id)
-                await _record_fork(journal, agent, agent_fork_id, origin=agent_origin, clock=clock, parent=agent_parent)
+                await _record_fork(
+                    journal, agent, agent_fork_id, inputs=inputs, origin=agent_origin, clock=clock, parent=agent_parent
+                )
         forked = _move_state(state, source_id, fork_id, parent)
         head = evolve(
             create_head(forked, clock.now(), journal),
             # A fork is listed with the input of its source, although messages may have followed.
-            input=_input_of(await journal.head(source_id)),
+            input=inputs.get(source_id, ""),
             forked_from=source_id,
         )
         writer = RecordWriter(journal, head, clock, claim)
@@ -130,10 +188,6 @@ async def _record_fork(
         await writer.flush()
     finally:
         await release_quietly(claim)
-
-
-def _input_of(head: ExecutionHead | None) -> str:
-    return head.input if head is not None else ""
 
 
 # --- the state of the fork --------------------------------------------------------------------------------------------
@@ -218,6 +272,11 @@ def _waiting_agents(state: AgentState) -> list[AgentState]:
     calls = [each for call in turn.pending for each in (call, *_calls_of_program(call))] if turn is not None else []
     agents = [_agent_state_of(call) for call in calls]
     return [agent for agent in agents if agent is not None]
+
+
+def _waiting_ids(state: AgentState) -> list[str]:
+    """Return the ids of the executions of agents whose calls wait in a state, and of those that serve theirs."""
+    return [each for agent in _waiting_agents(state) for each in (agent.execution_id, *_waiting_ids(agent))]
 
 
 def _agent_state_of(call: PendingCall) -> AgentState | None:

@@ -12,7 +12,7 @@ from attrs import define, evolve, field
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_journal import CanJournal, Claim, is_equal_after_masking
 from agentloop.contracts.can_keep_grants import CanKeepGrants, CanUseGrants
-from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
+from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.durable import bodies
 from agentloop.durable.chain import verify_records
 from agentloop.durable.conversation_texts import join_texts, texts_of
@@ -640,11 +640,13 @@ class ExecutionRecorder(ExecutionLog, CanUseGrants):
         """Return the result of a call that must not run, and record it; None when its tool has to run."""
         if self.recorded is not None and self.recorded.redacted and (refused := refuse_masked_call(intent)) is not None:
             return refused
-        answer = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
+        answered = None if self.answers is None else self.answers.answer(intent, delegates=delegates)
+        answer = answered if answered is None or isinstance(answered, CallAnswer) else await answered
         if answer is None:
             return None
         outcome = bodies.outcome_body(answer.execution, None, None)
-        body = {**outcome, "answered": answer.how, "source": answer.source}
+        attached = {"beside": dict(answer.attachments)} if answer.attachments else {}
+        body = {**outcome, "answered": answer.how, "source": answer.source, **attached}
         self._put_outcome(answer.execution, body)
         await self._open_writer.flush()
         return RecordedCall(intent=intent, execution=answer.execution)

@@ -175,6 +175,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
 
     # Not parameters: `_copy` hands them on to the copies that share them.
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
+    _own_answers: CanAnswerCalls | None = field(default=None, init=False, repr=False)
     _shared: SharedParts = field(factory=SharedParts, init=False, repr=False)
     _compiled: CompiledParts = field(init=False, repr=False)
 
@@ -746,9 +747,15 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         object.__setattr__(copy, "_parent_scope", context.scope)
         return copy
 
+    def _answered_by(self, answers: CanAnswerCalls, journal: CanJournal) -> Self:
+        """Return a copy whose calls, and those of its sub-agents, are answered in place of the tools, and recorded; used by evals."""
+        copy = self._copy(journal=journal)
+        object.__setattr__(copy, "_own_answers", answers)
+        return copy
+
     def _copy(self, **changes: Any) -> Self:
         copy: Self = evolve(cast("Any", self), **changes)
-        for name in ("_parent_scope", "_shared"):
+        for name in ("_parent_scope", "_own_answers", "_shared"):
             object.__setattr__(copy, name, getattr(self, name))
         return copy
 
@@ -894,8 +901,10 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
 
     @property
     def _answers(self) -> CanAnswerCalls | None:
-        """What answers tool calls in place of the tools, if the calling execution is a fork."""
-        log = self._parent_scope.log if self._parent_scope is not None else None
+        """What answers tool calls in place of the tools: of this loop, or of the calling execution, if that is a fork or an eval."""
+        if self._parent_scope is None:
+            return self._own_answers
+        log = self._parent_scope.log
         return log.settings.answers if log is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""YAML front matter of Markdown files: the border to PyYAML, whose safe loader alone is used."""
+"""YAML files and the YAML front matter of Markdown files: the border to PyYAML, whose safe loader alone is used."""
 
 from __future__ import annotations
 
@@ -67,29 +67,64 @@ def read_front_matter(text: str) -> FrontMatter:
         ConfigurationError: PyYAML, the extra `yaml`, is not installed.
     """
     yaml_text, body, body_line = _split(text.removeprefix("\ufeff"))
-    yaml = _import_yaml()
+    # The front matter begins on the second line.
+    values, lines = _read(yaml_text, "the front matter", 2)
+    if values is None:
+        return FrontMatter({}, body, body_line, {})
+    if not isinstance(values, dict):
+        raise InvalidFile("the front matter has to be a table of keys and values", 2)
+    return FrontMatter(values, body, body_line, lines)
+
+
+def read_yaml(text: str) -> Any:
+    """Read a YAML file, with the values and the limits of front matter; its length has no limit.
+
+    Args:
+        text: the file.
+
+    Raises:
+        InvalidFile: it is not such YAML; has the line.
+        ConfigurationError: PyYAML, the extra `yaml`, is not installed.
+    """
+    return _read(text.removeprefix("\ufeff"), "the file", 1)[0]
+
+
+def write_yaml(values: Any) -> str:
+    """Write values of JSON as YAML that `read_yaml` and the safe loader of PyYAML read, in the order of keys that they have.
+
+    Raises:
+        ConfigurationError: PyYAML, the extra `yaml`, is not installed.
+    """
+    text: str = _import_yaml().safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def _read(text: str, what: str, first_line: int) -> tuple[Any, Mapping[KeyPath, int]]:
+    """Return the values of a YAML document and the lines of its keys; None without a document.
+
+    Raises:
+        InvalidFile: it is not plain YAML.
+        ConfigurationError: PyYAML is not installed.
+    """
+    yaml, lines = _import_yaml(), _Lines(text, first_line)
     try:
-        _check_events(yaml, yaml_text)
-        node = yaml.compose(yaml_text, yaml.SafeLoader)
+        _check_events(yaml, text, lines)
+        node = yaml.compose(text, yaml.SafeLoader)
         if node is None:
-            return FrontMatter({}, body, body_line, {})
-        reader = _NodeReader(yaml, yaml_text)
-        values = reader.value(node, ())
+            return None, {}
+        reader = _NodeReader(yaml, lines)
+        return reader.value(node, ()), reader.lines
     except yaml.reader.ReaderError as error:
-        line = 2 + yaml_text.count("\n", 0, error.position)
-        raise InvalidFile(f"the front matter is not YAML: {error.reason}", line) from error
+        line = first_line + text.count("\n", 0, error.position)
+        raise InvalidFile(f"{what} is not YAML: {error.reason}", line) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise InvalidFile(
-            f"the front matter is not YAML: {getattr(error, 'problem', None) or error}",
-            0 if mark is None else _Lines(yaml_text).at(mark),
+            f"{what} is not YAML: {getattr(error, 'problem', None) or error}", 0 if mark is None else lines.at(mark)
         ) from error
     # The scanner of PyYAML lets the error of an escape pass that is no character, such as "\UFFFFFFFF".
     except (ValueError, OverflowError) as error:
-        raise InvalidFile(f"the front matter is not YAML: {error}", 2) from error
-    if not isinstance(values, dict):
-        raise InvalidFile("the front matter has to be a table of keys and values", 2)
-    return FrontMatter(values, body, body_line, reader.lines)
+        raise InvalidFile(f"{what} is not YAML: {error}", first_line) from error
 
 
 def _split(text: str) -> tuple[str, str, int]:
@@ -111,13 +146,13 @@ def _import_yaml() -> ModuleType:
     try:
         import yaml
     except ModuleNotFoundError:
-        raise ConfigurationError(f"front matter needs the extra `yaml`: {install_hint('yaml')}") from None
+        raise ConfigurationError(f"YAML needs the extra `yaml`: {install_hint('yaml')}") from None
     return yaml
 
 
-def _check_events(yaml: ModuleType, text: str) -> None:
+def _check_events(yaml: ModuleType, text: str, lines: _Lines) -> None:
     """Refuse what costs more than its length before anything is built; events are read one by one, without recursion."""
-    depth, lines = 0, _Lines(text)
+    depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         line = lines.at(event.start_mark)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
@@ -143,10 +178,10 @@ def _is_text(node: Node) -> bool:
 class _NodeReader:
     """Reads values from nodes, and notes their lines."""
 
-    def __init__(self, yaml: ModuleType, text: str) -> None:
+    def __init__(self, yaml: ModuleType, lines: _Lines) -> None:
         self.lines: dict[KeyPath, int] = {}
         self._yaml = yaml
-        self._line = _Lines(text).at
+        self._line = lines.at
         self._constructor = yaml.SafeLoader("")
 
     def value(self, node: Node, path: KeyPath) -> Any:
@@ -205,9 +240,9 @@ class _NodeReader:
 class _Lines:
     """Finds the lines of a file in which PyYAML is, which also counts characters as line breaks that editors do not."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, first_line: int) -> None:
         self._breaks = [match.start() for match in re.finditer("\n", text)]
+        self._first_line = first_line
 
     def at(self, mark: Any) -> int:
-        # The front matter begins on the second line.
-        return bisect_left(self._breaks, mark.index) + 2
+        return bisect_left(self._breaks, mark.index) + self._first_line

@@ -41,6 +41,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "agentloop.service.cli.configuration", "Show and change the default model and default options."
     ),
     "demo": CommandEntry("agentloop.service.cli.demo", "Watch an agent at work: no API key, no network."),
+    "evals": CommandEntry("agentloop.service.cli.evals", "Compare agents on cases, and refuse those that got worse."),
     "grants": CommandEntry("agentloop.service.cli.grants", "Show, add or end what people allow for later calls."),
     "laws": CommandEntry(
         "agentloop.service.cli.laws", "List the laws of the contracts, or show one and what breaks it."

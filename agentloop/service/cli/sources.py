@@ -221,6 +221,40 @@ def load_loop(path: str) -> AgentLoop:
     return value
 
 
+def load_named(path: str, kind: type[T], *, name: str, what: str) -> T:
+    """Return the value of a class that `module:name` or `file.py:name` names, or that a function of this name returns.
+
+    What the module prints while it is imported goes to stderr.
+
+    Args:
+        path: the path; without a name, `name` is meant.
+        kind: the class.
+        name: the usual name of such a value.
+        what: what it is, for messages, such as `a suite`.
+
+    Raises:
+        ConfigurationError: there is none, or the module cannot be imported.
+    """
+    place, separator, given = path.rpartition(":")
+    if not separator or not given.isidentifier():
+        path, place, given = f"{path}:{name}", path, name
+    with redirect_stdout(sys.stderr):
+        module, _ = _import_module_of(path)
+        known = [attribute for attribute, value in vars(module).items() if isinstance(value, kind)]
+        value: object = getattr(module, given, None)
+        if value is None:
+            named = f"; it has {', '.join(known)}" if known else ""
+            raise ConfigurationError(f"there is no {given!r} in {place}{suggest_name(given, known) or named}")
+        if callable(value) and not isinstance(value, kind | type):
+            try:
+                value = value()
+            except Exception as error:
+                raise ConfigurationError(f"{path} did not return {what}: {type(error).__name__}: {error}") from error
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{path} is of type {type(value).__name__}, not {what} or a function that returns one")
+    return value
+
+
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 dependencies_option: Callable[[FC], FC] = click.option(
