@@ -97,9 +97,10 @@ async def pydantic_ai(url: str) -> AsyncIterator[Run]:
     durable = [DBOSDurability()] if url else []
     agent = Agent(FunctionModel(model), name="peer", deps_type=int, capabilities=durable)
 
-    @agent.instructions
     def say_turns(context: RunContext[int]) -> str:
         return str(context.deps)
+
+    agent.instructions(say_turns)
 
     async def find(number: int) -> dict[str, Any]:
         """Look something up."""
