@@ -88,7 +88,7 @@ async def search_executions(
         agent_id=query.agent_id, status=statuses or None, unclaimed=query.is_unclaimed, after=after, limit=_PAGE
     ):
         for head in heads:
-            if not _matches(head, query):
+            if not _summary_matches(head, query):
                 continue
             status = await effective_status(journal, head)
             if status in (query.statuses or [status]) and await _records_match(journal, head, query):
@@ -96,7 +96,16 @@ async def search_executions(
         after = heads[-1].cursor
 
 
-def _matches(head: ExecutionHead, query: ExecutionQuery) -> bool:
+async def matches_query(journal: CanJournal, head: ExecutionHead, query: ExecutionQuery) -> bool:
+    """Return whether an execution is one that a query is for, apart from its agent, its status and its claim.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    return _summary_matches(head, query) and await _records_match(journal, head, query)
+
+
+def _summary_matches(head: ExecutionHead, query: ExecutionQuery) -> bool:
     return (
         (head.parent_agent_id is None or query.includes_sub_agents)
         and query.agent_name in {"", head.agent_name}

@@ -82,7 +82,7 @@ def describe_import_failure(path: Path, error: BaseException) -> str:
     """
     file, line, description = locate_failure(path, error)
     place = f"{file}, line {line}" if line else str(file)
-    return f"the tools file {path} cannot be imported: {description} ({place})"
+    return f"the file {path} cannot be imported: {description} ({place})"
 
 
 def locate_failure(path: Path, error: BaseException) -> tuple[Path, int, str]:

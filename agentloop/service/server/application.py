@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.durable.searching import ExecutionQuery
 from agentloop.errors import (
     ClusterError,
     ConfigurationError,
@@ -376,12 +378,45 @@ async def _start(application: ServerApplication, request: Request, principal: Pr
     return _json(execution, status, _location(execution))
 
 
+def _query(request: Request) -> ExecutionQuery:
+    """Return what a list is to be of, by the parameters of a request."""
+    given = request.query_params
+    doubts = given.get("doubts", "false")
+    if doubts not in {"true", "false"}:
+        raise RequestRefused(422, "invalid_parameter", f"`doubts` is true or false, not {doubts!r:.50}")
+    return ExecutionQuery(
+        agent_name=given.get("agent_name", ""),
+        since=_time(given.get("since", ""), "since"),
+        before=_time(given.get("before", ""), "before"),
+        text=given.get("text", ""),
+        principal=given.get("asked_by", ""),
+        tags=tuple((name, value) for name, _, value in (tag.partition("=") for tag in given.getlist("tag"))),
+        has_doubts=doubts == "true",
+    )
+
+
+def _time(text: str, name: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        said = "a time with an offset, such as 2026-05-31T12:00:00Z"
+        raise RequestRefused(422, "invalid_parameter", f"`{name}` is {said}, not {text!r:.50}")
+    return time
+
+
 async def _list(application: ServerApplication, request: Request, principal: Principal) -> Response:
     query = request.query_params
     limit = _number(query.get("limit", "50"), "limit")
     status, after, session = [query.get(name, "") for name in ("status", "after", "session")]
     try:
-        return _json(await application.operations.list(principal, status, limit, after, session=session))
+        found = await application.operations.list(
+            principal, status, limit, after, session=session, query=_query(request)
+        )
+        return _json(found)
     except ConfigurationError as error:
         raise RequestRefused(422, "invalid_parameter", f"`after` is the `next` of a list: {error}") from error
 

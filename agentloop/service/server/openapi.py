@@ -73,6 +73,13 @@ _OPERATIONS: Mapping[tuple[str, str], dict[str, Any]] = {
         parameters=[
             _parameter("query", "status", "string", "Only executions with this status."),
             _parameter("query", "session", "string", "Only the turns of this session."),
+            _parameter("query", "agent_name", "string", "Only those of agents with this name."),
+            _parameter("query", "since", "string", "Only those with a record at this time or later (ISO 8601)."),
+            _parameter("query", "before", "string", "Only those whose last record is older (ISO 8601)."),
+            _parameter("query", "text", "string", "Only those in which this text occurs: asked, answered or called."),
+            _parameter("query", "asked_by", "string", "Only those that this person asked for."),
+            _parameter("query", "tag", "string", "NAME or NAME=VALUE of their metadata; repeatable."),
+            _parameter("query", "doubts", "string", "`true` for those with a call in doubt."),
             _parameter("query", "limit", "integer", "How many at most; 50 by default."),
             _parameter("query", "after", "string", "`next` of the page before."),
         ],

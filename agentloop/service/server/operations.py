@@ -17,6 +17,7 @@ from agentloop.durable.exits import Exit
 from agentloop.durable.fold import MANY_RECORDS, state_at
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import fork
+from agentloop.durable.searching import ExecutionQuery, matches_query
 from agentloop.durable.sessions import SessionQueue, agent_of_session, delete_session
 from agentloop.errors import ConfigurationError, ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict
 from agentloop.errors.hints import suggest
@@ -74,6 +75,9 @@ class ServerLimits:
     heartbeat_seconds: float = field(default=15.0, validator=above(0))
 
 
+EVERYTHING = ExecutionQuery()
+_RECORDS_COST = 10
+"""For how many executions one counts whose records are read, in the number that a list looks at."""
 MAX_PARTS = 1_000
 """The maximum number of parts of a message that a client sends: a server works on each of them, again with each event and trace."""
 MAX_DECISIONS = 1_000
@@ -372,19 +376,30 @@ class Operations:
         head, state = await self._find(execution_id)
         return details(head, await state_at(self.executions.journal, execution_id) if state is None else state)
 
-    async def list(self, principal: Principal, status: str, limit: int, after: str, *, session: str = "") -> JsonDict:
-        """Return executions that a principal may see, newest first, and the cursor of the next page."""
+    async def list(
+        self,
+        principal: Principal,
+        status: str,
+        limit: int,
+        after: str,
+        *,
+        session: str = "",
+        query: ExecutionQuery = EVERYTHING,
+    ) -> JsonDict:
+        """Return executions that a principal may see and that a query is for, newest first, and the cursor of the next page."""
         principal.require(Scope.READ)
         journal, wanted = self.executions.journal, _status(status)
         agent_id = agent_of_session(principal.session_id(session)) if session else None
         limit = max(1, min(limit, self.limits.page))
         found: list[JsonDict] = []
         # A page looks at a bounded number of executions: between two of one principal there may be many of others.
-        for _ in range(0, self.limits.scanned, limit):
+        scanned = self.limits.scanned // (_RECORDS_COST if query.needs_records else 1)
+        for _ in range(0, max(scanned, limit), limit):
             heads = await journal.list(agent_id=agent_id, status=wanted, after=after, limit=limit)
             for head in heads:
                 after = head.cursor
-                if not caller_of(head.execution_id) and principal.may_see(head.execution_id):
+                is_visible = not caller_of(head.execution_id) and principal.may_see(head.execution_id)
+                if is_visible and await matches_query(journal, head, query):
                     found.append(summary(head))
                     if len(found) == limit:
                         return {"executions": found, "next": after}

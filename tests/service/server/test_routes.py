@@ -108,6 +108,29 @@ async def test_lists_have_pages() -> None:
         assert (await client.get("/executions", params={"after": "nonsense"})).status_code == 422
 
 
+async def test_a_list_is_of_what_its_parameters_select() -> None:
+    """By time, by text, by who asked, and by doubts; what cannot be read is refused."""
+    async with serving(adder(MemoryJournal())) as client:
+        for number in range(3):
+            await start(client, id=f"n{number}", input=f"Question {number}")
+            await settled(client, f"ada:n{number}")
+
+        async def find(**parameters: Any) -> list[str]:
+            answer = await client.get("/executions", params=parameters)
+            return [each["id"] for each in answer.json()["executions"]]
+
+        assert await find(text="QUESTION 1") == ["ada:n1"]
+        assert await find(asked_by="ada") == ["ada:n2", "ada:n1", "ada:n0"]
+        assert await find(asked_by="bob") == []
+        assert await find(since="2020-01-01T00:00:00Z", limit=1) == ["ada:n2"]
+        assert await find(before="2020-01-01T00:00:00Z") == []
+        assert await find(doubts="true") == []
+        assert await find(tag=["case=7"]) == []
+        for wrong in ({"since": "yesterday"}, {"before": "2020-01-01"}, {"doubts": "yes"}):
+            answer = await client.get("/executions", params=wrong)
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+
+
 @pytest.mark.parametrize(
     ("decision", "outcome"),
     [
