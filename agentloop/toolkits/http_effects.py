@@ -115,7 +115,7 @@ def http_effect(
     of the call. Where no answer comes, or one that may change, the request is sent again with the same key; after a crash, the call runs
     again with the same keys. That is safe if the service carries out a key once, as those do that document `Idempotency-Key`.
 
-        @http_effect("https://api.example.com/v1", headers={"Authorization": "Bearer …"})
+        @http_effect("https://api.example.com/v1", headers={"Authorization": "Bearer KEY"})
         async def charge(service: KeyedService, order: int, cents: int) -> JsonValue:
             \"\"\"Charge the customer of an order.\"\"\"
             return (await service.post("/charges", {"order": order, "cents": cents})).data

@@ -340,11 +340,11 @@ async def test_a_changed_tool_emits_an_event(tmp_path: Path) -> None:
     assert changed.current not in {"", changed.known}
 
 
-def test_tools_with_effects_need_approval_by_default(
+def test_tools_with_effects_need_approval_where_that_is_said(
     command_line: cli.CommandLine, server: cli.ModelServer, bank: Path
 ) -> None:
-    """Without --approve and without a terminal, no payment is made, and the exit code reports a suspended call."""
-    ended = command_line(*command(server, bank, "--quiet", to="Ada"))
+    """Without a terminal, no payment is made, and the exit code reports a suspended call."""
+    ended = command_line(*command(server, bank, "--quiet", "--approve", "effects", to="Ada"))
     assert not has_paid(bank)
     assert ended.code == 3
 
