@@ -17,7 +17,7 @@ from agentloop.durable.trees import list_below
 from agentloop.evals.answering import Known, TrialWorlds, known_outcomes
 from agentloop.evals.cases import Case
 from agentloop.evals.worlds import LedgerEntry, World
-from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.agent_loop import AgentLoop, answered_by
 from agentloop.loop.in_charge import begin_execution, find_loop_in_charge
 from agentloop.policies.budgets.prices import Prices
 from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
@@ -173,7 +173,7 @@ async def run_trial(
     elif start.point is not None:
         adapt = partial(_adapt, loop)
         await start.point.record(journal, execution_id, ForkPolicy.FORBID, clock=loop.clock, change=adapt)
-    answered = loop._answered_by(answering, journal)  # noqa: SLF001  # for evals
+    answered = answered_by(loop, answering, journal)
     if start.point is not None:
         state = await answered.recover(execution_id)
     else:
