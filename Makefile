@@ -105,6 +105,7 @@ docs: $(VENV)/ready $(VENV)/mermaid.min.js
 # The pictures of terminals and of the viewer that README and pages show, from commands that really run.
 pictures: $(VENV)/ready viewer viewer/.browser/chromium
 	$(BIN)/python docs/site/screens.py
+	$(BIN)/python docs/site/eval_pictures.py
 
 # The tutorial as a new user does it, in an environment of its own, with the time of each step.
 tutorial: $(VENV)/ready

@@ -96,6 +96,8 @@ class Quantity(Value):
 
     def is_share(self, numbers: Mapping[str, list[float]]) -> bool:
         """Whether these numbers are verdicts or shares, which have intervals between 0 and 1."""
+        if self.name in MEASURES:
+            return False  # one step in each trial is no verdict
         return self.is_pass or all(value in {0.0, 1.0} for values in numbers.values() for value in values)
 
     def estimate(self, result: EvalResult, candidate: str, *, confidence: float = CONFIDENCE) -> Estimate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from agentloop.errors.kinds import InvalidParameter
 from agentloop.evals.comparison import compare
@@ -116,3 +117,11 @@ def test_pass_all_k_needs_as_many_repeats() -> None:
 def test_costs_have_as_many_digits_as_they_need(dollars: float, text: str) -> None:
     """Small costs are not rounded to nothing."""
     assert format_cost(dollars) == text
+
+
+def test_measures_that_are_1_in_every_trial_are_no_shares() -> None:
+    """An agent that takes one step in each trial has a mean of one step, not a share of 100 %."""
+    result = make_result({"main": mostly(3, 4)})
+    single = evolve(result, trials=[evolve(trial, steps=1, tokens=0) for trial in result.trials])
+    for name in ("steps", "tokens"):
+        assert compare(single).estimates["main"][name].method == "clustered t"
