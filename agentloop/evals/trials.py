@@ -14,6 +14,7 @@ from agentloop.durable.fold import state_at
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import ForkPoint
 from agentloop.durable.trees import list_below
+from agentloop.errors.kinds import ConfigurationError
 from agentloop.evals.answering import Known, TrialWorlds, known_outcomes
 from agentloop.evals.cases import Case
 from agentloop.evals.worlds import LedgerEntry, World
@@ -133,9 +134,18 @@ class CaseStart:
         Raises:
             UnknownExecution: the execution is not recorded in this journal.
             JournalError: it has no such step, or its records are damaged.
+            ConfigurationError: another execution is recorded under its id than when the case was made.
         """
         origin = case.origin
-        point = None if origin is None else await ForkPoint.read(recordings, origin.execution_id, origin.at_step)
+        if origin is None:
+            return cls(case, await known_outcomes(case, None), None)
+        point = await ForkPoint.read(recordings, origin.execution_id, origin.at_step)
+        hashes = {record.hash for record in await recordings.read(origin.execution_id)}
+        if origin.last_hash and origin.last_hash not in hashes:
+            raise ConfigurationError(
+                f"the case {case.name!r} was made from another execution than the one that is recorded as {origin.execution_id!r} now; "
+                "make the case again with Cases.from_journal"
+            )
         return cls(case, await known_outcomes(case, recordings), point)
 
 
