@@ -144,7 +144,8 @@ class EvalSuite(Value):
 
         Raises:
             UnknownExecution: a case was made from an execution that `recordings` does not have.
-            ConfigurationError: there is a budget, and the price of a model is not known.
+            ConfigurationError: there is a budget, and the price of a model is not known; or the execution that a case was made from
+                is not the one that is recorded under its id.
             JournalError: a trial cannot be recorded; run the suite again to go on.
         """
         target = MemoryJournal() if journal is None else journal

@@ -14,10 +14,11 @@ from agentloop.durable.fold import state_at
 from agentloop.durable.fork_effects import ForkPolicy
 from agentloop.durable.forking import ForkPoint
 from agentloop.durable.trees import list_below
+from agentloop.errors.kinds import ConfigurationError
 from agentloop.evals.answering import Known, TrialWorlds, known_outcomes
 from agentloop.evals.cases import Case
 from agentloop.evals.worlds import LedgerEntry, World
-from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.agent_loop import AgentLoop, answered_by
 from agentloop.loop.in_charge import begin_execution, find_loop_in_charge
 from agentloop.policies.budgets.prices import Prices
 from agentloop.values.accounts import COST_UNITS_PER_DOLLAR
@@ -133,9 +134,18 @@ class CaseStart:
         Raises:
             UnknownExecution: the execution is not recorded in this journal.
             JournalError: it has no such step, or its records are damaged.
+            ConfigurationError: another execution is recorded under its id than when the case was made.
         """
         origin = case.origin
-        point = None if origin is None else await ForkPoint.read(recordings, origin.execution_id, origin.at_step)
+        if origin is None:
+            return cls(case, await known_outcomes(case, None), None)
+        point = await ForkPoint.read(recordings, origin.execution_id, origin.at_step)
+        hashes = {record.hash for record in await recordings.read(origin.execution_id)}
+        if origin.last_hash and origin.last_hash not in hashes:
+            raise ConfigurationError(
+                f"the case {case.name!r} was made from another execution than the one that is recorded as {origin.execution_id!r} now; "
+                "make the case again with Cases.from_journal"
+            )
         return cls(case, await known_outcomes(case, recordings), point)
 
 
@@ -173,7 +183,7 @@ async def run_trial(
     elif start.point is not None:
         adapt = partial(_adapt, loop)
         await start.point.record(journal, execution_id, ForkPolicy.FORBID, clock=loop.clock, change=adapt)
-    answered = loop._answered_by(answering, journal)  # noqa: SLF001  # for evals
+    answered = answered_by(loop, answering, journal)
     if start.point is not None:
         state = await answered.recover(execution_id)
     else:

@@ -175,7 +175,6 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
 
     # Not parameters: `_copy` hands them on to the copies that share them.
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
-    _own_answers: CanAnswerCalls | None = field(default=None, init=False, repr=False)
     _shared: SharedParts = field(factory=SharedParts, init=False, repr=False)
     _compiled: CompiledParts = field(init=False, repr=False)
 
@@ -747,15 +746,9 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
         object.__setattr__(copy, "_parent_scope", context.scope)
         return copy
 
-    def _answered_by(self, answers: CanAnswerCalls, journal: CanJournal) -> Self:
-        """Return a copy whose calls, and those of its sub-agents, are answered in place of the tools, and recorded; used by evals."""
-        copy = self._copy(journal=journal)
-        object.__setattr__(copy, "_own_answers", answers)
-        return copy
-
     def _copy(self, **changes: Any) -> Self:
         copy: Self = evolve(cast("Any", self), **changes)
-        for name in ("_parent_scope", "_own_answers", "_shared"):
+        for name in ("_parent_scope", "_shared"):
             object.__setattr__(copy, name, getattr(self, name))
         return copy
 
@@ -903,7 +896,7 @@ class AgentLoop(_TwoTypes, Summarized, Generic[Output_co, Deps]):
     def _answers(self) -> CanAnswerCalls | None:
         """What answers tool calls in place of the tools: of this loop, or of the calling execution, if that is a fork or an eval."""
         if self._parent_scope is None:
-            return self._own_answers
+            return self._shared.answers
         log = self._parent_scope.log
         return log.settings.answers if log is not None else None
 
@@ -921,6 +914,21 @@ shows(
     besides=RareOptions,
     defaults={**defaults_of(ToolCallingDriver), **defaults_of(AgentLoop), "tools": ()},
 )(vars(AgentLoop)["for_model"].__func__)
+
+
+def answered_by(
+    loop: AgentLoop[Output_co, Deps], answers: CanAnswerCalls, journal: CanJournal
+) -> AgentLoop[Output_co, Deps]:
+    """Return a copy of a loop whose calls, and those of its sub-agents, are answered in place of the tools, as in an eval.
+
+    Args:
+        loop: the loop.
+        answers: answers the calls of the executions of the copy.
+        journal: where they are recorded: only a recorded call is answered.
+    """
+    copy = loop._copy(journal=journal)  # noqa: SLF001  # of this module
+    object.__setattr__(copy, "_shared", evolve(loop._shared, answers=answers))  # noqa: SLF001  # of this module
+    return copy
 
 
 def _layers_of_checks(loop: AgentLoop[Any], form: OutputType | None) -> tuple[CanIntercept, ...]:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from attrs import field, frozen
 
 from agentloop.contracts.execution_scope import Resources
+from agentloop.contracts.run_log import CanAnswerCalls
 from agentloop.contracts.tool import CanDiscoverTools, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.loop.inbox import Inboxes
@@ -77,10 +78,12 @@ class SharedParts:
     Attributes:
         resources: the connections and tool groups that are open.
         inboxes: the messages for executions.
+        answers: answers calls in place of the tools; None where every tool runs.
     """
 
     resources: OpenResources = field(factory=OpenResources)
     inboxes: Inboxes = field(factory=Inboxes)
+    answers: CanAnswerCalls | None = None
 
 
 async def hold_groups(groups: Iterable[ToolGroup], resources: Resources) -> None:

@@ -271,6 +271,13 @@ async def test_a_case_of_an_execution_that_is_gone_is_an_error() -> None:
     case = Case(name="one", origin=CaseOrigin(execution_id="gone"))
     with pytest.raises(UnknownExecution, match="'gone'"):
         await EvalSuite("s", [case], {"a": clerk(1.0)}).run()
+    journal, other = MemoryJournal(), MemoryJournal()
+    await record(journal, 3)
+    await record(other, 3)
+    made = await Cases.from_journal(journal)
+    await EvalSuite("s", made, {"a": clerk(1.0)}).run(recordings=journal)
+    with pytest.raises(ConfigurationError, match="the case 'run-3' was made from another execution"):
+        await EvalSuite("s", made, {"a": clerk(1.0)}).run(recordings=other)
 
 
 async def test_a_function_decides_about_calls_that_wait() -> None:

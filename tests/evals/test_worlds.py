@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, FunctionInference, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, FunctionInference, Interceptor, ScriptedInference, ToolCall, ToolExecution, tool
 from agentloop.durable import MemoryJournal
 from agentloop.errors import InvalidParameter
 from agentloop.evals import (
@@ -30,6 +30,7 @@ from agentloop.evals import (
 from agentloop.policies import Price, PriceTable
 from agentloop.testing import FakeTool
 from agentloop.values import InferenceRequest, ToolStatus, thaw
+from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from tests.evals.invoices import PAID, clerk, record
 
 DONE: list[str] = []
@@ -201,6 +202,30 @@ async def test_a_model_plays_a_tool_and_is_paid() -> None:
     assert "The address of b is wrong." in asked[0].system_prompt
     assert (result.trials[0].cost, result.trials[0].answered) == (20.0, {"played": 2})
     assert result.trials[0].tokens == 3 * 15 + 2 * 15
+
+
+async def test_an_answered_call_passes_the_interceptors_that_see_it() -> None:
+    """It may be refused before, and its outcome is seen after; only what is laid around a tool has no tool to run."""
+    passed: list[str] = []
+
+    class Watching(Interceptor):
+        async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            passed.append(f"before {point.call.name}")
+            return point
+
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            passed.append("around")
+            return await proceed()
+
+        async def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            passed.append(f"after {point.execution.value}")
+            return point
+
+    def guarded(trial: TrialContext) -> AgentLoop:
+        return caller(calls(("send", "a")))(trial).with_interceptors(Watching())
+
+    await outcomes(guarded, Simulated(send="simulated"))
+    assert passed == ["before send", "after simulated"]
 
 
 async def test_a_world_of_a_program_comes_before_the_refusal() -> None:
