@@ -266,9 +266,10 @@ LIARS: tuple[type[ChangedPrograms], ...] = (
     ForgetsWhatIsPrinted,
     ForgetsWhatIsShown,
 )
-PLANS: tuple[Member, ...] = tuple(
-    [
-        Member(liar, 61, lambda examples, liar=liar: PlanKit(lambda: liar(planned=True), examples=examples))
-        for liar in LIARS
-    ]  # type: ignore[misc]
-)
+
+
+def _member(liar: type[ChangedPrograms]) -> Member:
+    return Member(liar, 61, lambda examples: PlanKit(lambda: liar(planned=True), examples=examples))
+
+
+PLANS: tuple[Member, ...] = tuple(map(_member, LIARS))
