@@ -15,7 +15,7 @@ SCENARIO ?= all
 simulate: $(VENV)/ready
 	$(BIN)/agentloop simulate --seeds $(SEEDS) --scenario $(SCENARIO) --results build/simulation.json
 
-.PHONY: simulate demo demo-shop demo-durable agentdojo test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test effects chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: simulate labels demo demo-shop demo-durable agentdojo test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 test-models docs pictures tutorial bench bench-instructions bench-peers bench-profiles bench-watching soak mutants kill-test effects chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -26,6 +26,11 @@ demo-shop: $(VENV)/ready
 
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
+
+# The laws of labels and of planned programs, with every driver, mode, compiler and wrapper. The results are added up in build/labels.json, and
+# another call with a higher end goes on behind the seeds that it has: `make labels SEEDS=0:100000`.
+labels: $(VENV)/ready
+	$(BIN)/python -m tests.testing.label_seeds --seeds $(SEEDS)
 
 # AgentDojo's tasks and attackers with scripted models, as the table in docs/untrusted-text.md: `make agentdojo AGENTDOJO="--pairs 100"`.
 AGENTDOJO ?=

@@ -36,7 +36,7 @@ NAMES = {
     "agentloop.service.server": 10,
     "agentloop.service.telemetry": 4,
     "agentloop.service.trace": 6,
-    "agentloop.testing": 67,
+    "agentloop.testing": 68,
     "agentloop.toolkits": 11,
     "agentloop.tools": 10,
     "agentloop.values": 90,

@@ -92,7 +92,7 @@ def _answer_schema(wanted: JsonValue) -> Mapping[str, Any]:
         case _:
             schema = dict(thaw(cast("JsonObject", wanted)))
     # References lead to the definitions of the whole schema.
-    outer = {key: schema.pop(key) for key in ("$defs", "definitions") if key in schema}
+    outer: dict[str, Any] = {key: schema.pop(key) for key in ("$defs", "definitions") if key in schema}
     answer = {"anyOf": [schema, {"type": "null"}]}
     properties = {_ANSWER: answer}
     return {"type": "object", "properties": properties, "required": [_ANSWER], "additionalProperties": False, **outer}

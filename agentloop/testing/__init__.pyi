@@ -38,6 +38,7 @@ from agentloop.testing.label_kit import LabelKit as LabelKit
 from agentloop.testing.mcp_session_kit import McpSessionKit as McpSessionKit
 from agentloop.testing.mode_kit import ModeKit as ModeKit
 from agentloop.testing.object_store_kit import ObjectStoreKit as ObjectStoreKit
+from agentloop.testing.plan_kit import PlanKit as PlanKit
 from agentloop.testing.playback import play as play
 from agentloop.testing.queue_kit import QueueKit as QueueKit
 from agentloop.testing.random_inference import RandomInference as RandomInference

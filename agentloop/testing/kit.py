@@ -96,6 +96,11 @@ LAWS: Mapping[int, str] = {
         "goes on from its record after a crash."
     ),
     60: "Currency: who speaks for a server lists its tools as they are now, and tells of each change and of the end of the connection.",
+    61: "Plans: whatever a planned program makes of foreign words, they stay foreign, and a call that they decide about waits for a person.",
+    62: (
+        "Endorsement: a value that somebody else wrote is a person's where a decision about exactly this value says so: in this argument "
+        "of this tool, in this execution, in calls that nobody else has decided about."
+    ),
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 

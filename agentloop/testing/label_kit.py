@@ -17,6 +17,13 @@ from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.errors import DecisionError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
+from agentloop.testing.endorsements import (
+    LATER,
+    check_approved_alone,
+    check_endorsed,
+    check_not_endorsed,
+    check_refused,
+)
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, require
 from agentloop.testing.scenario import Notation, ScriptedTurn
 from agentloop.tools.decorator import tool
@@ -274,7 +281,7 @@ class LabelKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (53, 54, 55, 56, 57)
+    laws: tuple[int, ...] = (53, 54, 55, 56, 57, 62)
 
     def __init__(
         self,
@@ -320,10 +327,9 @@ class LabelKit(Kit):
             )
 
     @staticmethod
-    def run(coroutine: Any) -> AgentState[Any]:
+    def run(coroutine: Any) -> Any:
         """Run an execution in virtual time."""
-        state: AgentState[Any] = run_in_virtual_time(coroutine)
-        return state
+        return run_in_virtual_time(coroutine)
 
     # --- 53: non-interference -----------------------------------------------------------------------------------
 
@@ -500,6 +506,21 @@ class LabelKit(Kit):
             require(
                 57, condition=False, reason="a decision counts that was made about another account of who wrote what"
             )
+
+    # --- 62: endorsement ----------------------------------------------------------------------------------------
+
+    def law_62(self) -> None:
+        """What a person has endorsed counts as his, and nothing else does."""
+        self.run(check_endorsed(self))
+        self.for_each(LATER, lambda later: self.run(check_not_endorsed(self, later)))
+        self.run(check_approved_alone(self))
+        self.run(check_refused(self))
+
+    def looped(self, *tools: ToolLike) -> tuple[AgentLoop[Any], Sequence[object]]:
+        """Return a loop whose model calls the tool `plan` in each execution, and the list of effects that have run."""
+        world = _World()
+        lines = (_call("plan"), "done", _call("plan"), "done")
+        return self.script(world, *lines, tools=tools), world.done
 
 
 def _require_shown(call: PendingCall) -> None:

@@ -54,5 +54,7 @@ REASONS: Mapping[str, str] = {
     "Nesting": "a trace has spans without an end, and a permit that nobody returns lets every later call wait forever.",
     "Delegation": "agents spend what nobody has allowed, and nobody sees what they do.",
     "Currency": "a model calls a tool that is another one by now, and waits for a server that has ended.",
+    "Plans": "an account number from a letter is paid unasked, because a program has put it together from two parts.",
+    "Endorsement": "who approves one payment has approved what the next letter asks for.",
 }
 """One sentence for each law, by its name, after "without it"."""

@@ -45,7 +45,9 @@ _FIXED: Mapping[type, frozenset[str]] = {
     AgentState: frozenset({"agent_id"}),
     ExecutionState: frozenset({"id"}),
     InferenceResponse: frozenset({"label"}),
-    ToolExecution: frozenset({"id", "key", "call", "may_have_run", "started_at", "ended_at", "inner", "label"}),
+    ToolExecution: frozenset(
+        {"id", "key", "call", "may_have_run", "started_at", "ended_at", "inner", "label", "endorsed"}
+    ),
 }
 """The fields that the loop lets no interceptor change, or sets again itself."""
 _SHARED: tuple[WritePath, ...] = (("state", "execution", "continuation"), ("verdict",), ("outcome",))

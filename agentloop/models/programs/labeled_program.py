@@ -100,10 +100,10 @@ class CallFailed:
     marks: Marks = CLEAN
 
 
-class _CallError(PlanFailed):  # internal: a call did not succeed, which `try` can handle
-    def __init__(self, line: int, failed: CallFailed) -> None:
-        super().__init__(f"line {line}: RuntimeError: {failed.message}")
-        self.failed = failed
+class _CallError(Exception):  # internal: a call did not succeed, which `try` can handle
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(f"line {line}: RuntimeError: {message}")
+        self.message = message
 
 
 def run_plan(
@@ -125,7 +125,7 @@ def run_plan(
         return _guarded(run, source)
     except _Waits as waiting:
         return waiting.calls
-    except PlanFailed as failed:
+    except (PlanFailed, _CallError) as failed:
         raise PlanFailed(run.with_printed(str(failed))) from failed
 
 
@@ -325,7 +325,7 @@ class _Run:
             self._block(body)
         except _CallError as error:
             if handler.name is not None:
-                self._names[handler.name] = Leaf(error.failed.message, words(self._control))
+                self._names[handler.name] = Leaf(error.message, words(self._control))
             self._block(handler.body)
 
     def _mark_changed(self, body: Sequence[ast.stmt], by: Marks) -> None:
@@ -648,7 +648,7 @@ class _Run:
             if self._is_trying:
                 self._tried |= words(marks, *coroutine.call.marks.values())
             if isinstance(result, CallFailed):
-                raise _CallError(self.line, result)
+                raise _CallError(self.line, result.message)
             made.append(marked(result, words(self._control)))
         return made
 

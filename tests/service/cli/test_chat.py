@@ -109,10 +109,10 @@ def test_an_answer_that_is_not_streamed_is_printed(server: ModelServer, tools: P
 
 
 def test_calls_that_nobody_approves_are_denied_and_the_chat_goes_on(server: ModelServer, tools: Path) -> None:
-    """Without a terminal, --approve all pays, and without it nothing is paid; the next turn works either way."""
+    """Without a terminal, --approve all pays, and with ask nothing is paid; the next turn works either way."""
     server.respond = echo
     command = chat(server, "--tools", str(tools))
-    denied = talk(command, "pay Ada\nthen\n")
+    denied = talk([*command, "--approve", "ask"], "pay Ada\nthen\n")
     assert "not approved here" in denied.stdout
     assert denied.stdout.endswith("5 messages, last: then\n")
     assert not tools.with_suffix(".paid").exists()
@@ -238,7 +238,7 @@ def test_a_person_is_asked_and_leaves_with_quit(
 ) -> None:
     """Tool calls are shown as they run, approvals are asked on the terminal, and the answer follows."""
     server.respond = echo
-    screen = screens(chat(server, "--tools", str(tools)))
+    screen = screens(chat(server, "--tools", str(tools), "--approve", "ask"))
     screen.wait_for("> ")
     screen.type("pay Ada")
     screen.wait_for("Run it?")
@@ -311,7 +311,7 @@ def test_ctrl_c_at_an_approval_ends_the_turn(
 ) -> None:
     """The call is denied, the turn is over, and the next message is answered."""
     server.respond = echo
-    screen = screens(chat(server, "--tools", str(tools)))
+    screen = screens(chat(server, "--tools", str(tools), "--approve", "ask"))
     screen.wait_for("> ")
     screen.type("pay Ada")
     screen.wait_for("Run it?")

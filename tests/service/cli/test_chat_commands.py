@@ -353,7 +353,7 @@ def test_calls_that_wait_in_a_saved_state_are_decided(
     command_line: CommandLine, server: ModelServer, base: list[str], tools: Path
 ) -> None:
     """The state that `run --json` has printed for a program goes on in a chat, after a decision."""
-    run = ["run", "pay Ada", *base[1:], "--tools", str(tools), "--stream", "--json"]
+    run = ["run", "pay Ada", *base[1:], "--tools", str(tools), "--approve", "ask", "--stream", "--json"]
     file = tools.with_name("state.json")
     file.write_text(command_line(*run).out)
     assert not tools.with_suffix(".paid").exists()
@@ -409,7 +409,7 @@ def leave(screen: Screen) -> None:
 def test_all_calls_of_a_tool_are_approved_for_the_session(server: ModelServer, tools: Path, screens: Start) -> None:
     """After the answer "always", further calls of the tool run without a question, and /tools says so."""
     server.respond = echo
-    screen = screens(chat(server, "--tools", str(tools)))
+    screen = screens(chat(server, "--tools", str(tools), "--approve", "ask"))
     screen.wait_for("> ")
     screen.type("pay Ada")
     screen.wait_for("(a)lways in this session")
@@ -429,7 +429,7 @@ def test_tools_that_run_code_are_asked_about_each_time(server: ModelServer, tool
     """The answer "always" is neither offered nor accepted for them."""
     server.respond = echo
     tools.write_text(TOOLS.replace("@tool\n", "@tool(runs_code=True)\n"))
-    screen = screens(chat(server, "--tools", str(tools)))
+    screen = screens(chat(server, "--tools", str(tools), "--approve", "ask"))
     screen.wait_for("> ")
     screen.type("pay Ada")
     assert "always" not in screen.wait_for("Run it? (y)es, (n)o, (e)dit")
@@ -463,7 +463,7 @@ def test_the_history_is_kept_and_private(server: ModelServer, screens: Start) ->
 def test_answers_to_questions_are_not_in_the_history(server: ModelServer, tools: Path, screens: Start) -> None:
     """Only messages and commands are."""
     server.respond = echo
-    screen = screens(chat(server, "--tools", str(tools)))
+    screen = screens(chat(server, "--tools", str(tools), "--approve", "ask"))
     screen.wait_for("> ")
     screen.type("pay Ada")
     screen.wait_for("Run it?")

@@ -15,6 +15,7 @@ from tests.testing.zoo.labels import LABELS
 from tests.testing.zoo.layers import LAYERS
 from tests.testing.zoo.objects import OBJECTS
 from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.plans import PLANS
 from tests.testing.zoo.queues import QUEUES
 from tests.testing.zoo.sandboxes import SANDBOXES
 from tests.testing.zoo.sessions import SESSIONS
@@ -44,4 +45,5 @@ MEMBERS: tuple[Member, ...] = (
     *SANDBOXES,
     *QUEUES,
     *LABELS,
+    *PLANS,
 )

@@ -27,8 +27,9 @@ from agentloop.values import (
     ToolExecution,
     ToolExecutions,
 )
+from agentloop.values.decisions import Approve
 from agentloop.values.grants import GrantUse
-from agentloop.values.labels import CLEAN, SourceKind
+from agentloop.values.labels import CLEAN, SourceKind, Writer
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord
 from tests.testing.zoo.zoo import Member
@@ -221,6 +222,59 @@ class ShowsHandles(ForwardingExecutor):
         return evolve(pending, call=pending.call.with_arguments({**pending.call.arguments, "to": HANDLE}))
 
 
+# --- what is endorsed -------------------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class EndorsesTools(AskUntrusted):
+    """Breaks law 62: an endorsement of a value holds for all calls of the tool."""
+
+    endorsed: set[str] = field(factory=set)
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        if isinstance(point.decision, Approve) and point.decision.endorse:
+            self.endorsed.add(point.call.name)
+        asked = await super().before_tool_use(point)
+        return point if point.decision is None and point.call.name in self.endorsed else asked
+
+
+@frozen(kw_only=True)
+class EndorsesWords(AskUntrusted):
+    """Breaks law 62: an endorsed value may stand in any argument of any tool, whoever has decided about the call."""
+
+    endorsed: set[str] = field(factory=set)
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        values = {str(value) for value in point.arguments.values()}
+        if isinstance(point.decision, Approve) and point.decision.endorse:
+            self.endorsed.update(values)
+        asked = await super().before_tool_use(point)
+        return point if point.decision is None and values & self.endorsed else asked
+
+
+@frozen(kw_only=True)
+class EndorsesApproved(AskUntrusted):
+    """Breaks law 62: the approval of a call endorses its values without a word."""
+
+    approved: set[str] = field(factory=set)
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        if isinstance(point.decision, Approve):
+            self.approved.add(point.call.arguments_json)
+        asked = await super().before_tool_use(point)
+        return point if point.decision is None and point.call.arguments_json in self.approved else asked
+
+
+@frozen(kw_only=True)
+class EndorsesNothing(AskUntrusted):
+    """Breaks law 62: a question is asked about each value that somebody else wrote, whatever was decided before."""
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        if point.decision is None and any(each.writer is Writer.ENDORSED for each in point.origins):
+            return point.suspend("somebody else wrote it")
+        return await super().before_tool_use(point)
+
+
 # --- the members ------------------------------------------------------------------------------------------------------
 
 
@@ -282,4 +336,8 @@ LABELS: tuple[Member, ...] = (
     _of(56, TrustsTheUnknown, _asking(TrustsTheUnknown)),
     _member(57, HidesWhoWroteIt, "executor", lambda _: HidesWhoWroteIt(ToolExecutor())),
     _member(57, ShowsHandles, "executor", lambda _: ShowsHandles(ToolExecutor())),
+    _of(62, EndorsesTools, _asking(EndorsesTools)),
+    _of(62, EndorsesWords, _asking(EndorsesWords)),
+    _of(62, EndorsesApproved, _asking(EndorsesApproved)),
+    _of(62, EndorsesNothing, _asking(EndorsesNothing)),
 )
