@@ -281,8 +281,14 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
 def _apply_context_delta(
     before: AgentContext, delta: dict[str, Any], parts: StepParts, beginning: tuple[Message, ...]
 ) -> AgentContext:
+    changed = delta.get("messages")
+    if "context" not in delta and not beginning and (changed is None or changed["keep"] == len(before.messages)):
+        # A conversation that only grows: the types of what is there were checked.
+        for item in () if changed is None else changed["add"]:
+            before = before.with_message(parts.read_message(item))
+        return before
     scalars = from_plain(delta["context"], AgentContext) if "context" in delta else before
-    messages = apply_sequence_delta(before.messages, delta.get("messages"), parts.read_message)
+    messages = apply_sequence_delta(before.messages, changed, parts.read_message)
     return evolve(scalars, messages=beginning + messages)
 
 
@@ -405,7 +411,7 @@ def apply_request_delta(
     assert scalars is not None  # noqa: S101  # without an earlier request, the later one is stored in full
     changed, messages = delta.get("messages"), () if before is None else before.messages
     if changed is not None:
-        messages = (*messages[: changed["keep"]], *_read_messages(changed["add"], conversation))
+        messages = messages[: changed["keep"]] + tuple(_read_messages(changed["add"], conversation))
     return evolve(scalars, messages=messages)
 
 
@@ -471,7 +477,8 @@ def apply_sequence_delta(before: Sequence[T], delta: Any, read: Callable[[Any], 
     """Return the later sequence, from the earlier one and the delta between them."""
     if delta is None:
         return tuple(before)
-    return (*before[: delta["keep"]], *[read(item) for item in delta["add"]])
+    # Not `(*kept, *added)`, which copies a long beginning twice.
+    return tuple(before)[: delta["keep"]] + tuple([read(item) for item in delta["add"]])
 
 
 def common_prefix_length(before: Sequence[T], after: Sequence[T]) -> int:
