@@ -145,7 +145,7 @@ def test_a_command_pays_nothing_before_all_of_a_call_was_seen(
     server.calls(("pay", {"note": note, "cents": 7}))
     server.says("Done.")
     options = ["--model", "ollama:m", "--base-url", server.base_url, "--tools", str(tools), "--no-live"]
-    options += ["--approve", "effects"]
+    options += ["--approve", "ask"]
     question = ["Pay."] if command == "run" else []
     with at_terminal(loaded_agentloop(command, *question, *options), tmp_path) as person:
         if command == "chat":

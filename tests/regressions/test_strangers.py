@@ -344,7 +344,7 @@ def test_tools_with_effects_need_approval_where_that_is_said(
     command_line: cli.CommandLine, server: cli.ModelServer, bank: Path
 ) -> None:
     """Without a terminal, no payment is made, and the exit code reports a suspended call."""
-    ended = command_line(*command(server, bank, "--quiet", "--approve", "effects", to="Ada"))
+    ended = command_line(*command(server, bank, "--quiet", "--approve", "ask", to="Ada"))
     assert not has_paid(bank)
     assert ended.code == 3
 
