@@ -89,7 +89,7 @@ class Toolbox:
 
 
 def is_agent(tool: Tool) -> bool:
-    """Return whether a tool is an agent, or runs programs: its own calls pass the interceptors that use labels."""
+    """Return whether a tool labels its results and records calls of its own, which pass the interceptors that use labels."""
     return isinstance(tool, CanLabelResult) and isinstance(tool, CanContinueCall) and tool.continues_calls
 
 
@@ -128,7 +128,7 @@ class ReadyTool:
         self.uses_thread: bool = isinstance(tool, CanUseThread)
         self.is_inline: bool = isinstance(tool, CanUseInline)
         self.calls_tools: bool = isinstance(tool, CanCallTools)
-        self.is_agent: bool = is_agent(tool)
+        self.is_agent: bool = isinstance(tool, CanLabelResult) and is_agent(tool)
         # What interceptors make of the state in the calls that such a tool makes has to be complete before the next call.
         self.runs_alone: bool = self.policy.sequential or self.calls_tools
         validator_of(spec)  # compiled now, so that an invalid schema is found before anything is decided about a call

@@ -370,6 +370,8 @@ async def test_the_files_that_describe_an_agent_are_not_written_by_its_tools(roo
     calls = [
         [ToolCall(str(number), "write_file", f'{{"path": "{name}", "text": ""}}')] for number, name in enumerate(names)
     ]
-    loop = AgentLoop.from_file(root / "agent.of.mine.toml", model=ScriptedInference(*calls, "done"), trust=True)
+    loop = AgentLoop.from_file(
+        root / "agent.of.mine.toml", model=ScriptedInference(*calls, "done"), trust=True, approve=None
+    )
     outcomes = executions(await loop.execute("go"))
     assert [execution.succeeded for execution in outcomes] == [False, False, False, True]
