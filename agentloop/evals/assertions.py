@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from agentloop.errors.kinds import InvalidParameter
-from agentloop.evals.comparison import Difference, difference, pairs_of
+from agentloop.evals.comparison import EvalDifference, difference, pairs_of
 from agentloop.evals.gates import Gate, GateReport
 from agentloop.evals.quantities import Quantity
 from agentloop.evals.results import EvalResult
@@ -23,7 +23,7 @@ def assert_no_worse(
     margin: float = 0.02,
     quantity: str = "pass@1",
     confidence: float = CONFIDENCE,
-) -> tuple[Difference, ...]:
+) -> tuple[EvalDifference, ...]:
     """Fail if a candidate is certainly worse than the baseline by more than a margin.
 
     It fails where the whole interval of the difference is beyond the margin. Where only a part of it is, nothing can be said: it warns
@@ -49,7 +49,7 @@ def assert_no_worse(
     if not pairs:
         raise InvalidParameter("the result has one candidate only; give the result of another eval as the baseline")
     sign = -1.0 if measured.is_better_lower else 1.0
-    found, problems = list[Difference](), list[str]()
+    found, problems = list[EvalDifference](), list[str]()
     for first, second in pairs:
         each = difference(first, second, measured, confidence=1 - (1 - confidence) / len(pairs), settle=-margin * sign)
         found.append(each)
@@ -64,11 +64,11 @@ def assert_no_worse(
     return tuple(found)
 
 
-def _margin(found: Difference, margin: float) -> str:
+def _margin(found: EvalDifference, margin: float) -> str:
     return f"{100 * margin:g} {'points' if found.is_share else '%'}"
 
 
-def _more(found: Difference, margin: float) -> str:
+def _more(found: EvalDifference, margin: float) -> str:
     ways = [f"{found.more_repeats:,} more repeats per case"] if found.more_repeats is not None else []
     ways += [f"{found.more_cases:,} more cases"] if found.more_cases is not None else []
     would = f"; {' or '.join(ways)} would probably tell" if ways else ""

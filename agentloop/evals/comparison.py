@@ -48,7 +48,7 @@ class Side(Value):
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class Difference(Value):
+class EvalDifference(Value):
     """How a candidate differs from the baseline in one quantity, over the cases that both have run.
 
     Attributes:
@@ -134,7 +134,7 @@ class CaseDifference(Value):
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class Comparison(Value):
+class EvalComparison(Value):
     """What is known about the candidates of an eval.
 
     Attributes:
@@ -149,7 +149,7 @@ class Comparison(Value):
     baseline: str
     candidates: tuple[str, ...] = field(converter=tuple[str, ...])
     estimates: Mapping[str, Mapping[str, Estimate]] = field(converter=as_frozen_dict)
-    differences: tuple[Difference, ...] = field(converter=tuple[Difference, ...])
+    differences: tuple[EvalDifference, ...] = field(converter=tuple[EvalDifference, ...])
     cases: tuple[CaseDifference, ...] = field(converter=tuple[CaseDifference, ...])
     confidence: float = CONFIDENCE
 
@@ -158,7 +158,7 @@ class Comparison(Value):
         """The names of the quantities that some candidate has, in the order of reports."""
         return tuple(dict.fromkeys(name for each in self.estimates.values() for name in each))
 
-    def difference(self, candidate: str, quantity: str = "pass@1") -> Difference:
+    def difference(self, candidate: str, quantity: str = "pass@1") -> EvalDifference:
         """Return one difference.
 
         Raises:
@@ -177,7 +177,7 @@ def compare(
     *,
     k: int | None = None,
     confidence: float = CONFIDENCE,
-) -> Comparison:
+) -> EvalComparison:
     """Compare the candidates of an eval.
 
     Args:
@@ -205,7 +205,7 @@ def compare(
         each for first, second in sides for each in _differences(first, second, quantities, confidence=confidence)
     ]
     corrected = holm([each.p for each in differences])
-    return Comparison(
+    return EvalComparison(
         baseline=sides[0][0].name if sides else result.candidates[0],
         candidates=tuple(names),
         estimates=estimates,
@@ -272,7 +272,7 @@ def _estimates(side: Side, quantities: Sequence[Quantity], confidence: float) ->
 
 def _differences(
     baseline: Side, candidate: Side, quantities: Sequence[Quantity], *, confidence: float
-) -> Iterator[Difference]:
+) -> Iterator[EvalDifference]:
     for quantity in quantities:
         try:
             quantity.numbers(baseline.result, baseline.candidate)
@@ -289,7 +289,7 @@ def difference(
     *,
     confidence: float = CONFIDENCE,
     settle: float = 0.0,
-) -> Difference:
+) -> EvalDifference:
     """Estimate how a candidate differs from the baseline in one quantity.
 
     Args:
@@ -324,7 +324,7 @@ def difference(
         if mean_of(ones) > 0:
             relative = paired_bootstrap(ones, twos, seed=seed, relative=True, confidence=confidence)
     p = _test([first[case] for case in common], [second[case] for case in common], each, seed)
-    found = Difference(
+    found = EvalDifference(
         candidate=candidate.name,
         baseline=baseline.name,
         quantity=quantity,
@@ -342,7 +342,7 @@ def difference(
     return _sized(found, paired, margin=MARGIN * scale, settle=settle * scale)
 
 
-def _sized(found: Difference, paired: Sequence[Sequence[float]], *, margin: float, settle: float) -> Difference:
+def _sized(found: EvalDifference, paired: Sequence[Sequence[float]], *, margin: float, settle: float) -> EvalDifference:
     """Add what the power is, and how much more would tell the difference from a value."""
     if len(paired) < 2:  # noqa: PLR2004  # a variance needs two
         return found

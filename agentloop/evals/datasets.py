@@ -23,6 +23,7 @@ from agentloop.errors.kinds import InvalidFile, InvalidParameter
 from agentloop.evals.cases import Case, Cases
 from agentloop.toolkits.front_matter import read_yaml, write_yaml
 from agentloop.values.json import thaw
+from agentloop.values.secrets import open_private
 
 DatasetFormat: TypeAlias = Literal["pydantic-evals", "openai", "langsmith"]
 FORMATS: Final[tuple[DatasetFormat, ...]] = get_args(DatasetFormat)
@@ -122,7 +123,9 @@ def write_dataset(cases: Sequence[Case], path: str | Path, format: DatasetFormat
     }
     if kind not in writers:
         raise InvalidParameter(f"there is no format {kind!r}{suggest(kind, FORMATS)}; known are {', '.join(FORMATS)}")
-    Path(path).write_text(writers[kind](cases, Path(path)), encoding="utf-8", newline="")
+    text = writers[kind](cases, Path(path))
+    with open(path, "w", encoding="utf-8", newline="", opener=open_private) as file:
+        file.write(text)
 
 
 def _unique(cases: Iterator[Case]) -> Iterator[Case]:

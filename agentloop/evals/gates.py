@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 from attrs import evolve, field, frozen
 
 from agentloop.errors.kinds import InvalidParameter
-from agentloop.evals.comparison import Difference, Side, difference, measured_spread, more_needed, pairs_of
+from agentloop.evals.comparison import EvalDifference, Side, difference, measured_spread, more_needed, pairs_of
 from agentloop.evals.quantities import Quantity, format_change
 from agentloop.evals.results import EvalResult
 from agentloop.evals.statistics import CONFIDENCE, Estimate
@@ -26,7 +26,7 @@ _OUTCOMES: Final[dict[bool | None, Outcome]] = {True: "fails", False: "passes", 
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class Finding(Value):
+class GateFinding(Value):
     """What one comparison of a gate came to for one candidate.
 
     Attributes:
@@ -54,7 +54,7 @@ class GateReport(Value):
 
     condition: str
     outcome: Outcome
-    findings: tuple[Finding, ...] = field(converter=tuple[Finding, ...])
+    findings: tuple[GateFinding, ...] = field(converter=tuple[GateFinding, ...])
 
     def __str__(self) -> str:
         heads = {
@@ -75,7 +75,7 @@ class _Evidence:
     candidate: Side
     baseline: Side | None
     confidence: float
-    note: Callable[[Finding], None]
+    note: Callable[[GateFinding], None]
 
 
 class _Condition:
@@ -153,7 +153,7 @@ class _Comparison(_Condition):
             text += f" against {evidence.baseline.name}"
         verdicts = {True: f"so {self.text} holds", False: f"so {self.text} does not hold"}
         text += f": {verdicts[found] if found is not None else f'not enough repeats for {self.text}{more}'}"
-        evidence.note(Finding(candidate=evidence.candidate.name, condition=self.text, is_true=found, text=text))
+        evidence.note(GateFinding(candidate=evidence.candidate.name, condition=self.text, is_true=found, text=text))
         return found
 
     def _compare(self, estimate: Estimate) -> bool | None:
@@ -194,7 +194,7 @@ class _Comparison(_Condition):
         return _relative(found, self.text), format_change, more
 
 
-def _relative(found: Difference, text: str) -> Estimate:
+def _relative(found: EvalDifference, text: str) -> Estimate:
     """Return a relative change, of a share relative to the share of the baseline."""
     if found.relative is not None:
         return found.relative
@@ -258,7 +258,7 @@ class Gate:
         if not pairs:
             pairs = [(None, Side(result=result, candidate=name, name=name)) for name in result.candidates]
         count = len(list(self._root.comparisons())) * len(pairs)
-        findings = list[Finding]()
+        findings = list[GateFinding]()
         found = [
             self._root.holds(_Evidence(side, against, 1 - (1 - confidence) / count, findings.append))
             for against, side in pairs

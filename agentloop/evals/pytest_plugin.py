@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from agentloop.evals.comparison import Difference
+    from agentloop.evals.comparison import EvalDifference
     from agentloop.evals.gates import GateReport
     from agentloop.evals.results import EvalResult
 
@@ -103,13 +103,16 @@ class Evals:
         if self._results is None:
             return {}
         from agentloop.evals.comparison import compare
-        from agentloop.evals.html_report import html_report
+        from agentloop.evals.report_page import html_report
+        from agentloop.values.secrets import open_private
 
         self._results.mkdir(parents=True, exist_ok=True)
         stem = self._results / _file_name(result.suite)
         files = {"json": stem.with_suffix(".json"), "html": stem.with_suffix(".html")}
-        files["json"].write_bytes(result.to_json())
-        files["html"].write_text(html_report(result, compare(result, baseline)), encoding="utf-8")
+        texts = {"json": result.to_json().decode(), "html": html_report(result, compare(result, baseline))}
+        for name, text in texts.items():
+            with open(files[name], "w", encoding="utf-8", opener=open_private) as file:
+                file.write(text)
         return files
 
     def assert_no_worse(
@@ -119,7 +122,7 @@ class Evals:
         *,
         margin: float = 0.02,
         quantity: str = "pass@1",
-    ) -> tuple[Difference, ...]:
+    ) -> tuple[EvalDifference, ...]:
         """Fail if a candidate is certainly worse than the baseline; see `agentloop.evals.assert_no_worse`."""
         from agentloop.evals.assertions import assert_no_worse
 

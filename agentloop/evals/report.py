@@ -1,4 +1,4 @@
-"""Reports of evals: rows for a table, JSON, and JUnit XML; the page is in `html_report`."""
+"""Reports of evals: rows for a table, JSON, and JUnit XML; the page is in `report_page`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from attrs import frozen
 
-from agentloop.evals.comparison import Comparison, Difference
+from agentloop.evals.comparison import EvalComparison, EvalDifference
 from agentloop.evals.gates import GateReport
 from agentloop.evals.quantities import Quantity, format_change
 from agentloop.evals.results import EvalResult, Trial
@@ -48,7 +48,7 @@ def is_share(quantity: Quantity, estimate: Estimate) -> bool:
     return quantity.is_pass or "wilson" in estimate.method
 
 
-def tables(comparison: Comparison) -> Sequence[ReportTable]:
+def tables(comparison: EvalComparison) -> Sequence[ReportTable]:
     """Return the tables of a comparison: what each candidate does, and how each differs from the baseline."""
     head = ("", *comparison.candidates)
     rows = list[tuple[str, ...]]()
@@ -65,13 +65,13 @@ def tables(comparison: Comparison) -> Sequence[ReportTable]:
     return found
 
 
-def describe_verdict(found: Difference) -> str:
+def describe_verdict(found: EvalDifference) -> str:
     """Return the verdict in words: `perhaps` where it does not stand the correction for all comparisons of the report."""
     is_sure = found.verdict not in {"better", "worse"} or found.corrected_p <= 1 - found.estimate.confidence
     return _VERDICTS[found.verdict] if is_sure else f"perhaps {found.verdict}"
 
 
-def _difference_row(found: Difference) -> tuple[str, ...]:
+def _difference_row(found: EvalDifference) -> tuple[str, ...]:
     low, high = found.format(found.estimate.low), found.format(found.estimate.high)
     text = f"{found.format(found.estimate.value)} ({low} to {high})"
     if found.relative is not None:
@@ -84,7 +84,7 @@ def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"  # noqa: PLR2004
 
 
-def notes(result: EvalResult, comparison: Comparison) -> Sequence[str]:
+def notes(result: EvalResult, comparison: EvalComparison) -> Sequence[str]:
     """Return what a reader has to know beside the tables: what is missing, what would settle open questions, how sure all is."""
     found = list[str]()
     planned = len(result.candidates) * len(result.cases) * result.repeats
@@ -102,7 +102,7 @@ def notes(result: EvalResult, comparison: Comparison) -> Sequence[str]:
     return found
 
 
-def _pass_notes(found: Difference) -> Sequence[str]:
+def _pass_notes(found: EvalDifference) -> Sequence[str]:
     texts = list[str]()
     if found.left_out:
         names = ", ".join(found.left_out[:5]) + (", …" if len(found.left_out) > 5 else "")  # noqa: PLR2004
@@ -131,7 +131,7 @@ def _pass_notes(found: Difference) -> Sequence[str]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def report_json(result: EvalResult, comparison: Comparison, gate: GateReport | None = None) -> dict[str, Any]:
+def report_json(result: EvalResult, comparison: EvalComparison, gate: GateReport | None = None) -> dict[str, Any]:
     """Return a report as plain JSON data; infinite ends of intervals are null."""
     return {
         "suite": result.suite,
@@ -175,7 +175,7 @@ def _plain(found: Estimate) -> Mapping[str, Any]:
     return {"value": value, "low": low, "high": high, "count": found.count, "method": found.method}
 
 
-def _plain_difference(found: Difference) -> Mapping[str, Any]:
+def _plain_difference(found: EvalDifference) -> Mapping[str, Any]:
     return {
         "candidate": found.candidate,
         "baseline": found.baseline,
@@ -193,7 +193,7 @@ def _plain_difference(found: Difference) -> Mapping[str, Any]:
     }
 
 
-def report_text(result: EvalResult, comparison: Comparison, gate: GateReport | None = None) -> str:
+def report_text(result: EvalResult, comparison: EvalComparison, gate: GateReport | None = None) -> str:
     """Return a report as JSON text."""
     return json.dumps(report_json(result, comparison, gate), indent=2, ensure_ascii=False) + "\n"
 

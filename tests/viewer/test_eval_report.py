@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentloop.evals.comparison import compare
 from agentloop.evals.gates import Gate
-from agentloop.evals.html_report import html_report, read_paths
+from agentloop.evals.report_page import html_report, read_paths
 from tests.evals.recorded_evals import recorded_eval
 from tests.viewer.browser import Page
 

@@ -28,11 +28,12 @@ from agentloop.service.cli.journals import (
 )
 from agentloop.service.cli.sources import load_named
 from agentloop.service.cli.tables import Column, Fit, print_table
+from agentloop.values.secrets import open_private
 from agentloop.values.visible_text import escape_invisible
 
 if TYPE_CHECKING:
     from agentloop.contracts.can_journal import CanJournal
-    from agentloop.evals.comparison import Comparison
+    from agentloop.evals.comparison import EvalComparison
     from agentloop.evals.gates import Gate, GateReport
     from agentloop.evals.results import EvalResult
     from agentloop.evals.runner import EvalProgress, EvalSuite
@@ -171,8 +172,8 @@ def read_result(path: str) -> EvalResult:
         raise InvalidUsage(f"{path} cannot be read: {describe_file_error(error)}") from error
 
 
-def _page(result: EvalResult, comparison: Comparison, report: GateReport | None, journal: CanJournal | None) -> str:
-    from agentloop.evals.html_report import html_report, read_paths
+def _page(result: EvalResult, comparison: EvalComparison, report: GateReport | None, journal: CanJournal | None) -> str:
+    from agentloop.evals.report_page import html_report, read_paths
 
     paths = None
     if journal is not None:
@@ -186,12 +187,13 @@ def _write(path: str | None, text: Callable[[], str]) -> None:
         return
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text(), encoding="utf-8")
+        with open(path, "w", encoding="utf-8", opener=open_private) as file:
+            file.write(text())
     except OSError as error:
         raise InvalidUsage(f"{path} cannot be written: {describe_file_error(error)}") from error
 
 
-def _print(result: EvalResult, comparison: Comparison, report: GateReport | None) -> None:
+def _print(result: EvalResult, comparison: EvalComparison, report: GateReport | None) -> None:
     from agentloop.evals.quantities import format_cost
     from agentloop.evals.report import notes, tables
 

@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import UnknownExecution
-from agentloop.evals.comparison import CaseDifference, Comparison, Difference
+from agentloop.evals.comparison import CaseDifference, EvalComparison, EvalDifference
 from agentloop.evals.drawing import STYLE, Axis, IntervalRow, draw_intervals
 from agentloop.evals.gates import GateReport
 from agentloop.evals.partings import TwoPaths, two_paths
@@ -37,7 +37,7 @@ class CasePaths(Value):
     paths: Mapping[tuple[str, str], TwoPaths] = field(factory=dict, converter=as_frozen_dict)
 
 
-async def read_paths(journal: CanJournal, comparison: Comparison, *, limit: int = 50) -> CasePaths:
+async def read_paths(journal: CanJournal, comparison: EvalComparison, *, limit: int = 50) -> CasePaths:
     """Read from a journal where the executions of cases part whose verdicts differ.
 
     Args:
@@ -64,7 +64,7 @@ async def read_paths(journal: CanJournal, comparison: Comparison, *, limit: int 
 
 def html_report(
     result: EvalResult,
-    comparison: Comparison,
+    comparison: EvalComparison,
     *,
     gate: GateReport | None = None,
     paths: CasePaths | None = None,
@@ -88,7 +88,7 @@ def html_report(
     )
 
 
-def _body(result: EvalResult, comparison: Comparison, gate: GateReport | None, paths: CasePaths) -> Iterator[str]:
+def _body(result: EvalResult, comparison: EvalComparison, gate: GateReport | None, paths: CasePaths) -> Iterator[str]:
     cost = "" if result.cost is None else f" · {format_cost(result.cost)}"
     counts = (
         f"{len(comparison.candidates)} candidates · {len(result.cases):,} cases · {result.repeats} repeats · "
@@ -108,7 +108,7 @@ def _body(result: EvalResult, comparison: Comparison, gate: GateReport | None, p
     yield _LEGEND.format(confidence=f"{100 * comparison.confidence:g}")
 
 
-def _passes(comparison: Comparison) -> Iterator[str]:
+def _passes(comparison: EvalComparison) -> Iterator[str]:
     """Yield a drawing of each share of passing trials, with all candidates below each other."""
     names = [name for name in comparison.quantities if Quantity.parse(name).is_pass]
     yield "<section><h2>How often each candidate passes</h2>"
@@ -132,7 +132,7 @@ def _meaning(quantity: Quantity) -> str:
     return f"{quantity}: {which} of {quantity.k} tries passes"
 
 
-def _differences(comparison: Comparison) -> Iterator[str]:
+def _differences(comparison: EvalComparison) -> Iterator[str]:
     if not comparison.differences:
         return
     yield f"<section><h2>How they differ from {_text(comparison.baseline)}</h2>"
@@ -151,7 +151,7 @@ def _differences(comparison: Comparison) -> Iterator[str]:
     yield "</section>"
 
 
-def _difference_drawing(group: Sequence[Difference], unit: str) -> str:
+def _difference_drawing(group: Sequence[EvalDifference], unit: str) -> str:
     rows, estimates = list[IntervalRow](), []
     for each in group:
         found = each.estimate if each.is_share or each.relative is None else each.relative
@@ -164,7 +164,7 @@ def _difference_drawing(group: Sequence[Difference], unit: str) -> str:
     return f"<figure><figcaption>{caption}</figcaption>{draw_intervals(rows, axis, title=caption)}</figure>"
 
 
-def _difference_table(differences: Sequence[Difference]) -> str:
+def _difference_table(differences: Sequence[EvalDifference]) -> str:
     head = ["", "difference", "verdict", "p", "p (Holm)", "80 % power from", "would settle it"]
     rows = list[Sequence[str]]()
     for each in differences:
@@ -185,7 +185,7 @@ def _difference_table(differences: Sequence[Difference]) -> str:
     return _rows(head, rows)
 
 
-def _table(comparison: Comparison) -> str:
+def _table(comparison: EvalComparison) -> str:
     rows = list[Sequence[str]]()
     for name in comparison.quantities:
         quantity, cells = Quantity.parse(name), [_text(name)]
@@ -212,7 +212,7 @@ def _ordered(cases: Sequence[CaseDifference]) -> list[CaseDifference]:
     return sorted(cases, key=lambda each: (-abs(each.difference), each.difference > 0))
 
 
-def _cases(comparison: Comparison, paths: CasePaths) -> Iterator[str]:
+def _cases(comparison: EvalComparison, paths: CasePaths) -> Iterator[str]:
     if not comparison.cases:
         return
     ordered = _ordered(comparison.cases)
@@ -226,7 +226,7 @@ def _cases(comparison: Comparison, paths: CasePaths) -> Iterator[str]:
     yield "</section>"
 
 
-def _case(each: CaseDifference, comparison: Comparison, paths: TwoPaths | None) -> str:
+def _case(each: CaseDifference, comparison: EvalComparison, paths: TwoPaths | None) -> str:
     kind = "better" if each.difference > 0 else "worse" if each.difference < 0 else "equal"
     change = f"{100 * each.difference:+.0f} points" if each.difference else "no difference"
     dots = f'<span class="dots">{_dots(each.baseline_trials)}<br>{_dots(each.trials)}</span>'
