@@ -15,6 +15,7 @@ from agentloop.evals.cases import Cases as Cases
 from agentloop.evals.comparison import EvalComparison as EvalComparison
 from agentloop.evals.comparison import EvalDifference as EvalDifference
 from agentloop.evals.comparison import compare as compare
+from agentloop.evals.early_stops import StopWhenSure as StopWhenSure
 from agentloop.evals.gates import Gate as Gate
 from agentloop.evals.gates import GateReport as GateReport
 from agentloop.evals.judges import PairJudge as PairJudge

@@ -50,6 +50,9 @@ class EvalProgress(Value):
 OnProgress: TypeAlias = Callable[[EvalProgress], object]
 """Called after each trial; a plain function."""
 
+StopEval: TypeAlias = Callable[[Sequence[Trial]], str]
+"""Looks at the trials that have run, and returns why no further one starts; empty to go on."""
+
 
 @frozen(eq=False, repr=False, kw_only=True)
 class PlannedTrial(Value):
@@ -128,6 +131,7 @@ class EvalSuite(Value):
         journal: CanJournal | None = None,
         recordings: CanJournal | None = None,
         on_progress: OnProgress | None = None,
+        stop: StopEval | None = None,
     ) -> EvalResult:
         """Run the trials, and return what they came to.
 
@@ -138,9 +142,10 @@ class EvalSuite(Value):
             journal: where the trials are recorded; in memory by default.
             recordings: where the executions are recorded that cases were made from, which is only read; by default the same journal.
             on_progress: called after each trial.
+            stop: says after each trial whether a further one starts, such as `StopWhenSure`. Trials that run are finished.
 
         Returns:
-            The result. Where the budget was used up, it lacks trials and says so.
+            The result. Where the budget was used up, or `stop` has a reason, it lacks trials and says so.
 
         Raises:
             UnknownExecution: a case was made from an execution that `recordings` does not have.
@@ -149,7 +154,7 @@ class EvalSuite(Value):
             JournalError: a trial cannot be recorded; run the suite again to go on.
         """
         target = MemoryJournal() if journal is None else journal
-        running = _Running(self, target, target if recordings is None else recordings, on_progress)
+        running = _Running(self, target, target if recordings is None else recordings, on_progress, stop)
         await running.run()
         places = {case.name: place for place, case in enumerate(self.cases)}
         ranks = {candidate.name: place for place, candidate in enumerate(self.candidates)}
@@ -182,6 +187,7 @@ class _Running:
     journal: CanJournal
     recordings: CanJournal
     on_progress: OnProgress | None
+    stop: StopEval | None
     trials: list[Trial] = field(factory=list)
     stopped: str = ""
     _spent: float = 0.0
@@ -199,15 +205,17 @@ class _Running:
             raise failed.exceptions[0]  # noqa: B904  # the group says nothing more
 
     async def _work(self) -> None:
-        while self._waiting and not self._is_spent():
+        while self._waiting and not self._is_over():
             trial = await self._run_planned(self._waiting.popleft())
             self.trials.append(trial)
             self._count(trial)
 
-    def _is_spent(self) -> bool:
+    def _is_over(self) -> bool:
         budget = self.suite.budget
         if budget is not None and self._spent >= budget and not self.stopped:
             self.stopped = f"the budget of {budget:g} USD is used up: {self._spent:.4g} USD"
+        if self.stop is not None and not self.stopped:
+            self.stopped = self.stop(self.trials)
         return bool(self.stopped)
 
     def _count(self, trial: Trial) -> None:

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from agentloop.evals.comparison import EvalComparison
     from agentloop.evals.gates import Gate, GateReport
     from agentloop.evals.results import EvalResult
-    from agentloop.evals.runner import EvalProgress, EvalSuite
+    from agentloop.evals.runner import EvalProgress, EvalSuite, StopEval
 
 DEFAULT_JOURNAL = "evals.db"
 """The journal of evals, where no other one is named."""
+_MARGIN = 0.05
 
 
 @click.group()
@@ -250,6 +251,11 @@ Exit codes:
 @click.option("--case", "cases", metavar="NAME", multiple=True, help="Run this case only; repeatable.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Run the cases with this tag only; repeatable.")
 @click.option("--candidate", "candidates", metavar="NAME", multiple=True, help="Run this candidate only; repeatable.")
+@click.option(
+    "--stop-when-sure",
+    is_flag=True,
+    help="Of two candidates, stop as soon as it is sure which one is better, or that they differ by less than 5 points.",
+)
 @_output_options
 @click.pass_context
 def run(
@@ -265,6 +271,7 @@ def run(
     cases: Sequence[str],
     tags: Sequence[str],
     candidates: Sequence[str],
+    stop_when_sure: bool,
     **outputs: Any,
 ) -> None:
     """Run the candidates of a suite on its cases, and report how they compare.
@@ -278,12 +285,13 @@ def run(
         given: dict[str, Any] = {"repeats": repeats, "budget": budget, "seed": seed}
         found = evolve(found, **{name: value for name, value in given.items() if value is not None})
         found = _selected(found, cases, tags, candidates)
+        stop = _stop_of(found) if stop_when_sure else None
     if chosen.baseline is not None and not _is_file(chosen.baseline):
         _check_candidate(chosen.baseline, found)
     journal = open_journal(journal_file, ())
     source = journal if recordings is None else closed_at_end(make_journal(recordings))
     with as_usage_errors(), as_journal_errors():
-        result = _run(found, journal, source)
+        result = _run(found, journal, source, stop)
     _finish(context, result, chosen, gate, journal)
 
 
@@ -314,13 +322,25 @@ def _check_candidate(name: str, suite: EvalSuite) -> None:
         raise InvalidUsage(f"{suite.name!r} has no candidate {name!r}{suggest(name, names)}; it has {', '.join(names)}")
 
 
-def _run(suite: EvalSuite, journal: CanJournal, recordings: CanJournal) -> EvalResult:
+def _stop_of(suite: EvalSuite) -> StopEval:
+    from agentloop.evals.early_stops import StopWhenSure
+
+    names = [each.name for each in suite.candidates]
+    if len(names) != 2:  # noqa: PLR2004  # one beside the other
+        raise InvalidUsage(
+            f"--stop-when-sure compares two candidates, and {suite.name!r} has {len(names)}; choose with --candidate"
+        )
+    return StopWhenSure([case.name for case in suite.cases], *names, margin=_MARGIN)
+
+
+def _run(suite: EvalSuite, journal: CanJournal, recordings: CanJournal, stop: StopEval | None) -> EvalResult:
     console = create_console(stderr=True)
     board = _Board([each.name for each in suite.candidates])
+    work = suite.run(journal=journal, recordings=recordings, on_progress=board.note, stop=stop)
     if not console.is_interactive:
-        return run_in_event_loop(suite.run(journal=journal, recordings=recordings, on_progress=board.note))
+        return run_in_event_loop(work)
     with Live(console=console, transient=True, get_renderable=board.table, refresh_per_second=4):
-        return run_in_event_loop(suite.run(journal=journal, recordings=recordings, on_progress=board.note))
+        return run_in_event_loop(work)
 
 
 class _Board:

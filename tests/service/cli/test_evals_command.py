@@ -158,9 +158,20 @@ def test_parts_of_a_suite_are_chosen(command_line: CommandLine, folder: Path) ->
     assert "the budget of 0.05 USD is used up" in result.out
 
 
+def test_an_eval_stops_when_it_is_sure(command_line: CommandLine, folder: Path) -> None:
+    """A candidate that fails every second case is found to be worse before all trials have run."""
+    result = command_line("evals", "run", "suite.py", "--stop-when-sure", "--repeats", "20", "--json")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    assert report["trials"] < 100
+    assert "short is worse than main" in report["notes"][0]
+    assert "right at every look" in report["notes"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (["run", "suite.py:main", "--stop-when-sure"], "compares two candidates, and 'refunds' has 1"),
         (["run", "suite.py", "--fail-if", "pass^3 <"], "--fail-if: the gate cannot be read at the end"),
         (["run", "suite.py", "--case", "99"], "there is no case '99'"),
         (["run", "suite.py", "--tag", "prime"], "no case of 'refunds' has these tags"),
