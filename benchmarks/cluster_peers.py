@@ -80,7 +80,7 @@ def configure_dbos(url: str) -> None:
 async def pydantic_ai(url: str) -> AsyncIterator[Run]:
     """Run executions on pydantic-ai: with an address as DBOS workflows, whose requests are steps, and whose tool is one."""
     from dbos import DBOS
-    from pydantic_ai import Agent, RunContext
+    from pydantic_ai import Agent
     from pydantic_ai.durable_exec.dbos import DBOSDurability
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
     from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -97,10 +97,8 @@ async def pydantic_ai(url: str) -> AsyncIterator[Run]:
     durable = [DBOSDurability()] if url else []
     agent = Agent(FunctionModel(model), name="peer", deps_type=int, capabilities=durable)
 
-    def say_turns(context: RunContext[int]) -> str:
-        return str(context.deps)
+    agent.instructions(lambda context: str(context.deps))
 
-    agent.instructions(say_turns)
 
     async def find(number: int) -> dict[str, Any]:
         """Look something up."""
