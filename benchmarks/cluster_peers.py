@@ -99,7 +99,6 @@ async def pydantic_ai(url: str) -> AsyncIterator[Run]:
 
     agent.instructions(lambda context: str(context.deps))
 
-
     async def find(number: int) -> dict[str, Any]:
         """Look something up."""
         return look_up(number)
