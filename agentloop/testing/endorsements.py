@@ -104,10 +104,10 @@ async def check_approved_alone(kit: CanMakeLoops) -> None:
     """Check that an approval without an endorsement, and one in another execution, say nothing about a later call."""
     loop, done = kit.looped(_Plan(calls=(_FIRST, _FIRST)))
     state = await loop.execute("Go.")
-    (call,) = _waiting(state)
+    call = _only(state)
     state = await loop.resume(state, {call.key: approve(call.digest)})
     require(62, len(_waiting(state)) == 1 and len(done) == 1, "the approval of one call has endorsed its values")
-    (call,) = _waiting(state)
+    call = _only(state)
     state = await loop.resume(state, {call.key: approve(call.digest, endorse=["to"])})
     state = await loop.execute(state.with_message("Go on."))
     require(62, len(_waiting(state)) == 1, "what was endorsed in one execution is endorsed in the next one")
@@ -117,7 +117,7 @@ async def check_refused(kit: CanMakeLoops) -> None:
     """Check that an endorsement is about arguments that somebody else wrote, as they were shown."""
     loop, done = kit.looped(_Plan(calls=(_FIRST, _FIRST)))
     state = await loop.execute("Go.")
-    (call,) = _waiting(state)
+    call = _only(state)
     for decision in (
         approve(endorse=["to"]),
         approve(call.digest, endorse=["body"]),
@@ -132,7 +132,7 @@ async def check_refused(kit: CanMakeLoops) -> None:
 
 async def _decided(loop: AgentLoop[Any], state: AgentState[Any], *, is_stored: bool) -> AgentState[Any]:
     """Endorse the value of the first call."""
-    (call,) = _waiting(state)
+    call = _only(state)
     require(
         62,
         call.endorsable == ("to",),
@@ -140,6 +140,13 @@ async def _decided(loop: AgentLoop[Any], state: AgentState[Any], *, is_stored: b
     )
     state = from_json(to_json(state), AgentState) if is_stored else state
     return await loop.resume(state, {call.key: approve(call.digest, endorse=["to"])})
+
+
+def _only(state: AgentState[Any]) -> PendingCall:
+    """Return the one call that waits."""
+    waiting = _waiting(state)
+    require(62, len(waiting) == 1, f"{len(waiting)} calls wait, and one has an argument of a stranger")
+    return waiting[0]
 
 
 def _waiting(state: AgentState[Any]) -> list[PendingCall]:

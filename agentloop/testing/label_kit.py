@@ -314,8 +314,11 @@ class LabelKit(Kit):
         return self.loop(_Script(self.notation, *lines), world, **options)
 
     def helper(self, model: CanInfer, world: _World) -> Tool:
-        """Return an agent that serves calls, and whose own loop asks about nothing."""
-        return self.loop(model, world, approve=None).as_tool("helper", "Helps.", effect="pure")
+        """Return an agent that serves calls, and whose own loop asks about nothing.
+
+        It says that it has effects: a loop may repeat a call that has none and failed, and whether it failed depends on what was read.
+        """
+        return self.loop(model, world, approve=None).as_tool("helper", "Helps.", effect="effect")
 
     def require_working(self) -> None:
         """Check that a plain call runs, and that one after foreign text waits."""

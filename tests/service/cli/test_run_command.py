@@ -273,8 +273,9 @@ def test_unusable_tools_exit_with_2(
     """A problem of the tools file is reported on one line, with exit code 2, before the model is called."""
     path = tmp_path / "bad.py"
     path.write_text(source, encoding="utf-8")
+    address = "http://127.0.0.1:9/v1"
     result = command_line(
-        "run", "go", "--model", "ollama:m", "--base-url", "http://127.0.0.1:9/v1", "--tools", f"{path}{name}"
+        "run", "go", "--model", "ollama:m", "--base-url", address, "--tools", f"{path}{name}", "--quiet"
     )
     assert (result.code, result.out) == (2, "")
     assert message in result.err

@@ -97,6 +97,8 @@ def test_a_person_at_a_terminal_is_asked(at_terminal: Callable[..., CommandResul
         (["--approve", "1.2", "--deny", "1.2"], "1.2 is decided twice"),
         (["--answer", "1.2=paid"], "the answer for 1.2 is not JSON"),
         (["--edit", "1.2=[1]"], "the arguments for 1.2 are invalid"),
+        (["--endorse", "1.2=x"], "of one/1/1 you can endorse nothing"),
+        (["--endorse", "1.2"], "of one/1/1 you can endorse nothing"),
         (["--journal", "other.db"], "the loop has a journal of its own"),
     ],
 )
