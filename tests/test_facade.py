@@ -23,7 +23,7 @@ NAMES = {
     "agentloop.drivers": 9,
     "agentloop.durable": 33,
     "agentloop.errors": 72,
-    "agentloop.evals": 55,
+    "agentloop.evals": 56,
     "agentloop.events": 73,
     "agentloop.executors": 8,
     "agentloop.interception": 27,
