@@ -163,7 +163,8 @@ class Inboxes:
     def restore(self, execution_id: str, messages: Sequence[Message]) -> None:
         """Add recorded messages before all others, except for those that wait here already.
 
-        Messages of commands that wait here without a record are removed: the record could not be written.
+        Messages of commands that wait here without a record are removed: the record could not be written. So are those that the journal
+        had when it was read before, and has no more: another process has received them.
 
         Args:
             execution_id: the execution.
@@ -179,6 +180,8 @@ class Inboxes:
                 self._add(execution_id, message)
             if messages:
                 self._recorded[execution_id] = [*known, *missing]
+                # They have a place in the journal, as those of commands have.
+                self._commanded[execution_id] = [*known, *missing]
 
     def stop_recording(self, execution_id: str) -> None:
         """Remove the listener of an execution."""

@@ -370,3 +370,13 @@ def test_an_unused_inbox_has_no_entries() -> None:
     loop.inbox("run")
     loop.execute_sync("go", execution_id="run")
     assert not loop._shared.inboxes.waiting
+
+
+def test_a_message_that_another_process_has_received_is_not_received_again() -> None:
+    """A run that has found it in the journal, and then lost its execution for a while, finds it there no more."""
+    inboxes, message = Inboxes(), Message.user("Hello.")
+    inboxes.open("run", lambda _: None)
+    assert inboxes.put_recorded("run", message)
+    inboxes.restore("run", [Message.user("Hello.")])  # as when it is resumed
+    inboxes.restore("run", [])  # and when it is recovered, after another process has taken a step
+    assert inboxes.take("run") == []

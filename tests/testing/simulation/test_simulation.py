@@ -87,6 +87,7 @@ def test_nothing_is_lost_doubled_or_untold(scenario: str, storage: str) -> None:
         ),  # a turn was begun by another process while this one did not know of its lost claim
         ("cluster", 100757, "memory"),  # a worker that lost its place went on with a call that another one had got
         ("server", 100445, "memory"),  # a message came between the last look of an execution and its end
+        ("cluster", 300021, "postgres"),  # a process received a message again that another one had received meanwhile
         ("deletion", 28, "postgres"),  # machines went on while their records were read at the end
     ],
 )
