@@ -10,9 +10,8 @@ from attrs import evolve
 from agentloop.evals.comparison import compare
 from agentloop.evals.drawing import Axis, IntervalRow, draw_intervals
 from agentloop.evals.gates import Gate
-from agentloop.evals.partings import first_parting
 from agentloop.evals.report import junit_xml, notes, report_text, tables
-from agentloop.evals.report_page import html_report, read_paths
+from agentloop.evals.report_page import first_parting, html_report, read_paths
 from agentloop.evals.statistics import Estimate
 from tests.evals.made_results import make_result, mostly
 from tests.evals.recorded_evals import recorded_eval

@@ -17,6 +17,8 @@ from random import Random
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from attrs import define, field
+
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.tool import ToolContext
 from agentloop.durable.journal import Journal
@@ -24,13 +26,54 @@ from agentloop.durable.memory_journal import MemoryJournal
 from agentloop.durable.postgres.postgres_journal import PostgresJournal
 from agentloop.durable.sqlite.sqlite_journal import SqliteJournal
 from agentloop.errors import JournalError, ProviderUnavailable
-from agentloop.testing.simulation.effect_ledger import EffectLedger
 from agentloop.testing.simulation.event_loop import Machine, MachineClock, SeededIds, SimulatedLoop
 from agentloop.testing.simulation.faults import PlannedFault, SimulatedFault
 from agentloop.testing.simulation.postgres_network import SimulatedConnector
 from agentloop.testing.simulation.postgres_server import Backend, SimulatedPostgres
 from agentloop.testing.simulation.postgres_statements import function_of
 from agentloop.testing.simulation.storage import MachineClaim, MachineJournal, run_now
+
+
+@define(eq=False)
+class EffectLedger:
+    """What tools really did, whatever anybody has recorded of it.
+
+    Attributes:
+        effects: how often the call of a key had its effect.
+        names: the name of the tool of each of these calls.
+    """
+
+    effects: Counter[str] = field(factory=Counter)
+    names: dict[str, str] = field(factory=dict)
+    _forgotten: dict[str, int] = field(factory=dict)
+
+    def note(self, name: str, key: str, token: int | None) -> None:
+        """Note an effect, unless it is one of a process that goes on with an execution which was deleted.
+
+        Args:
+            name: the name of the tool.
+            key: the key of the call.
+            token: the token of the claim under which it runs.
+        """
+        if token is not None and any(
+            key.startswith(start) and token <= last for start, last in self._forgotten.items()
+        ):
+            return
+        self.effects[key] += 1
+        self.names[key] = name
+
+    def forget(self, execution_id: str, token: int) -> None:
+        """Forget the calls of an execution that is deleted now: another one of its id starts anew.
+
+        Args:
+            execution_id: the execution.
+            token: the latest token of a claim; that of the other one is larger.
+        """
+        start = f"{execution_id}/"
+        self._forgotten[start] = token
+        for key in [key for key in self.effects if key.startswith(start)]:
+            del self.effects[key]
+
 
 T = TypeVar("T")
 

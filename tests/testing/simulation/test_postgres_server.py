@@ -31,10 +31,9 @@ from agentloop.durable.postgres.session import SessionSql
 from agentloop.durable.postgres.statements import RecordAppend, Statements
 from agentloop.errors import JournalBusy, JournalError
 from agentloop.testing import AccountKit, GrantKit, JournalKit
-from agentloop.testing.simulation.postgres_known import KNOWN, known_statement
 from agentloop.testing.simulation.postgres_network import SimulatedConnector
 from agentloop.testing.simulation.postgres_server import Backend, SimulatedPostgres
-from agentloop.testing.simulation.postgres_statements import function_of
+from agentloop.testing.simulation.postgres_statements import KNOWN, function_of, known_statement
 from agentloop.testing.simulation.world import SimulatedWorker, SimulatedWorld
 from agentloop.values.json import format_json
 from agentloop.values.records import JournalRecord
