@@ -61,9 +61,12 @@ async def recorded() -> MemoryJournal:
 
 async def by_hand(journal: MemoryJournal, runs: int) -> int:
     passed = 0
-    for _ in range(runs // EXECUTIONS):
+    for repeat in range(runs // EXECUTIONS):
         for number in range(EXECUTIONS):
-            forked = await fork(journal, f"run-{number}", at_step=1, effects="simulate")
+            # With an id: to look for a free one takes longer with each fork of the same execution.
+            forked = await fork(
+                journal, f"run-{number}", at_step=1, effects="simulate", fork_id=f"run-{number}/try-{repeat}"
+            )
             passed += is_good(await loop(journal).recover(forked))
     return passed
 
