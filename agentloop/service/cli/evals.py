@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from attrs import evolve, frozen
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
 from agentloop._event_loops import run_in_event_loop
 from agentloop.durable.exits import secrets_of
@@ -33,7 +34,7 @@ from agentloop.service.cli.journals import (
     open_journal,
 )
 from agentloop.service.cli.sources import dependencies_option, load_dependencies, load_loop, load_named
-from agentloop.service.cli.tables import Column, Fit, print_table
+from agentloop.service.cli.tables import Column, Fit, lay_out, print_table
 from agentloop.values.reprs import format_count
 from agentloop.values.secrets import open_private
 from agentloop.values.visible_text import escape_invisible
@@ -340,11 +341,11 @@ def _stop_of(suite: EvalSuite) -> StopEval:
 
 def _run(suite: EvalSuite, journal: CanJournal, recordings: CanJournal, stop: StopEval | None) -> EvalResult:
     console = create_console(stderr=True)
-    board = _Board([each.name for each in suite.candidates])
+    board = _Board(console, [each.name for each in suite.candidates])
     work = suite.run(journal=journal, recordings=recordings, on_progress=board.note, stop=stop)
     if not console.is_interactive:
         return run_in_event_loop(work)
-    with Live(console=console, transient=True, get_renderable=board.table, refresh_per_second=4):
+    with Live(console=console, transient=True, get_renderable=board.lines, refresh_per_second=4):
         return run_in_event_loop(work)
 
 
@@ -352,10 +353,12 @@ class _Board:
     """The table that a person sees while an eval runs.
 
     Args:
+        console: where it is shown.
         candidates: the names of the candidates.
     """
 
-    def __init__(self, candidates: Sequence[str]) -> None:
+    def __init__(self, console: Console, candidates: Sequence[str]) -> None:
+        self._console = console
         self._counts = {name: [0, 0, 0] for name in candidates}
         self._costs = dict.fromkeys(candidates, 0.0)
         self._progress: EvalProgress | None = None
@@ -370,8 +373,8 @@ class _Board:
         self._costs[trial.candidate] += trial.cost or 0.0
         self._progress = progress
 
-    def table(self) -> Table:
-        """Return the table as it is now."""
+    def lines(self) -> Text:
+        """Return the table as it is now, and a line about the whole eval."""
         from agentloop.evals.quantities import format_cost
 
         progress = self._progress
@@ -379,13 +382,20 @@ class _Board:
         if progress is not None:
             cost = "an unknown cost" if progress.cost is None else format_cost(progress.cost)
             caption = f"{progress.done:,} of {progress.planned:,} trials, {cost} so far"
-        table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-        for name in ("candidate", "trials", "pass", "errors", "cost"):
-            table.add_column(name, justify="left" if name == "candidate" else "right")
-        for name, (done, passed, errors) in self._counts.items():
-            share = f"{100 * passed / done:.0f} %" if done else ""
-            table.add_row(as_one_line(name), f"{done:,}", share, f"{errors:,}", format_cost(self._costs[name]))
-        return table
+        columns = [
+            Column(name, is_number=name != "candidate") for name in ("candidate", "trials", "pass", "errors", "cost")
+        ]
+        rows = [
+            (
+                name,
+                f"{done:,}",
+                f"{100 * passed / done:.0f} %" if done else "",
+                f"{errors:,}",
+                format_cost(self._costs[name]),
+            )
+            for name, (done, passed, errors) in self._counts.items()
+        ]
+        return Text("\n").join([*lay_out(self._console, columns, rows), Text(caption, "italic dim")])
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------

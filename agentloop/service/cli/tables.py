@@ -57,6 +57,13 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
         columns: the columns; those that are never broken come first.
         rows: the cells, one for each column.
     """
+    for line in lay_out(console, columns, rows):
+        # The terminal breaks a line that is too long, so that what is copied from it is still one line.
+        console.print(line, soft_wrap=True)
+
+
+def lay_out(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[Text]:
+    """Return the lines of a table as `print_table` prints it."""
     cells = [[cell if isinstance(cell, Text) else Text(as_one_line(cell)) for cell in row] for row in rows]
     count, widths = _beside(columns, cells, console.width)
     lines = _row(console, columns[:count], _header(columns[:count]), widths)
@@ -64,9 +71,7 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
         lines += _row(console, columns[:count], row[:count], widths)
         for column, cell in zip(columns[count:], row[count:], strict=True):
             lines += _below(console, column, cell, is_named=len(columns) > count + 1)
-    for line in lines:
-        # The terminal breaks a line that is too long, so that what is copied from it is still one line.
-        console.print(line, soft_wrap=True)
+    return lines
 
 
 def _beside(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int) -> tuple[int, list[int]]:
