@@ -360,7 +360,7 @@ class _Board:
     def __init__(self, console: Console, candidates: Sequence[str]) -> None:
         self._console = console
         self._counts = {name: [0, 0, 0] for name in candidates}
-        self._costs = dict.fromkeys(candidates, 0.0)
+        self._costs = dict[str, float | None](dict.fromkeys(candidates))
         self._progress: EvalProgress | None = None
 
     def note(self, progress: EvalProgress) -> None:
@@ -370,7 +370,8 @@ class _Board:
         counts[0] += 1
         counts[1] += trial.passed
         counts[2] += bool(trial.error)
-        self._costs[trial.candidate] += trial.cost or 0.0
+        if trial.cost is not None:
+            self._costs[trial.candidate] = (self._costs[trial.candidate] or 0.0) + trial.cost
         self._progress = progress
 
     def lines(self) -> Text:
@@ -385,16 +386,10 @@ class _Board:
         columns = [
             Column(name, is_number=name != "candidate") for name in ("candidate", "trials", "pass", "errors", "cost")
         ]
-        rows = [
-            (
-                name,
-                f"{done:,}",
-                f"{100 * passed / done:.0f} %" if done else "",
-                f"{errors:,}",
-                format_cost(self._costs[name]),
-            )
-            for name, (done, passed, errors) in self._counts.items()
-        ]
+        rows = list[tuple[str, ...]]()
+        for name, (done, passed, errors) in self._counts.items():
+            share, spent = f"{100 * passed / done:.0f} %" if done else "", self._costs[name]
+            rows.append((name, f"{done:,}", share, f"{errors:,}", "unknown" if spent is None else format_cost(spent)))
         return Text("\n").join([*lay_out(self._console, columns, rows), Text(caption, "italic dim")])
 
 
