@@ -19,7 +19,7 @@ from agentloop.service.cli.console import as_one_line
 from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.service.cli.execution import can_prompt
 from agentloop.service.cli.journals import complete_execution, find_execution, journal_option, with_journal
-from agentloop.service.cli.runs_resume import principal_option
+from agentloop.service.cli.runs_resume import person_option
 from agentloop.service.cli.selection import (
     find_all,
     of_session,
@@ -49,7 +49,7 @@ _OPEN = (ExecutionStatus.IN_PROGRESS.value, ExecutionStatus.SUSPENDED.value, INT
 @session_option
 @click.option("--reason", default="stopped by a person", show_default=True, help="The reason, for the record.")
 @click.option("--yes", is_flag=True, help="Stop all that the options select. Without it, they are only listed.")
-@principal_option
+@person_option
 def stop(
     *,
     execution: str | None,

@@ -54,6 +54,7 @@ from agentloop.service.cli.execution import (
 )
 from agentloop.service.cli.grants import read_grant
 from agentloop.service.cli.journals import (
+    FC,
     account_for_calls,
     as_journal_errors,
     attach_journal,
@@ -642,14 +643,16 @@ def _describe_recovery(tool: object, effect: Effect) -> str:
 
 # --- send -----------------------------------------------------------------------------------------------------------
 
-principal_option = click.option("--as", "principal", metavar="NAME", default="", help="Who you are, for the record.")
+person_option: Callable[[FC], FC] = click.option(
+    "--as", "principal", metavar="NAME", default="", help="Who you are, for the record."
+)
 
 
 @click.command(short_help="Send a message to an execution.")
 @click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @click.argument("text", metavar="TEXT")
 @journal_option
-@principal_option
+@person_option
 def send(*, execution: str, text: str, journal_file: str | None, principal: str) -> None:
     """Send a message to an execution, whichever process runs it; the model receives it before the next step.
 
