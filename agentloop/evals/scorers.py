@@ -128,8 +128,27 @@ class ScoreBy(CanScore):
 # --- answers ------------------------------------------------------------------------------------------------------------
 
 
+class _AnswerScorer(CanScore):
+    """Compares the answer with what the case expects under the name of the score.
+
+    Attributes:
+        name: the name of the score, and of the expectation.
+    """
+
+    name: str
+
+    def score(self, run: TrialRun) -> Score | None:
+        """Return the verdict; None for a case without the expectation."""
+        expected = run.case.expected.get(self.name)
+        return None if expected is None else verdict(self.name, self.problems(expected, run.answer))
+
+    @abstractmethod
+    def problems(self, expected: JsonValue, answer: str) -> Iterable[str]:
+        """Return what is wrong with an answer; nothing if it passes."""
+
+
 @frozen
-class ExactAnswer(CanScore):
+class ExactAnswer(_AnswerScorer):
     """Passes if the answer is the text `expected["answer"]` of the case, but for space at its ends.
 
     Attributes:
@@ -140,18 +159,15 @@ class ExactAnswer(CanScore):
     ignore_case: bool = False
     name: str = "answer"
 
-    def score(self, run: TrialRun) -> Score | None:
-        """Return the verdict; None for a case without the expectation."""
-        expected = run.case.expected.get(self.name)
-        if expected is None:
-            return None
-        wanted, got = _text(expected).strip(), run.answer.strip()
+    def problems(self, expected: JsonValue, answer: str) -> Iterable[str]:
+        """Return the difference, if there is one."""
+        wanted, got = _text(expected).strip(), answer.strip()
         is_equal = wanted.casefold() == got.casefold() if self.ignore_case else wanted == got
-        return verdict(self.name, () if is_equal else [f"the answer is {got!r:.200}, not {wanted!r:.200}"])
+        return () if is_equal else [f"the answer is {got!r:.200}, not {wanted!r:.200}"]
 
 
 @frozen
-class AnswerContains(CanScore):
+class AnswerContains(_AnswerScorer):
     """Passes if the answer has every text of `expected["contains"]`, a text or a list.
 
     Attributes:
@@ -162,18 +178,15 @@ class AnswerContains(CanScore):
     ignore_case: bool = True
     name: str = "contains"
 
-    def score(self, run: TrialRun) -> Score | None:
-        """Return the verdict; None for a case without the expectation."""
-        expected = run.case.expected.get(self.name)
-        if expected is None:
-            return None
+    def problems(self, expected: JsonValue, answer: str) -> Iterable[str]:
+        """Return the texts that are missing."""
         fold = str.casefold if self.ignore_case else str
-        missing = [text for text in _texts(expected) if fold(text) not in fold(run.answer)]
-        return verdict(self.name, [f"the answer lacks {text!r:.200}" for text in missing])
+        missing = [text for text in _texts(expected) if fold(text) not in fold(answer)]
+        return [f"the answer lacks {text!r:.200}" for text in missing]
 
 
 @frozen
-class AnswerMatches(CanScore):
+class AnswerMatches(_AnswerScorer):
     """Passes if the regular expressions of `expected["matches"]`, a text or a list, are found in the answer.
 
     Attributes:
@@ -182,17 +195,14 @@ class AnswerMatches(CanScore):
 
     name: str = "matches"
 
-    def score(self, run: TrialRun) -> Score | None:
-        """Return the verdict; None for a case without the expectation.
+    def problems(self, expected: JsonValue, answer: str) -> Iterable[str]:
+        """Return the regular expressions that are not found.
 
         Raises:
             re.error: an expectation is no regular expression.
         """
-        expected = run.case.expected.get(self.name)
-        if expected is None:
-            return None
-        missing = [pattern for pattern in _texts(expected) if re.search(pattern, run.answer) is None]
-        return verdict(self.name, [f"the answer does not match {pattern!r:.200}" for pattern in missing])
+        missing = [pattern for pattern in _texts(expected) if re.search(pattern, answer) is None]
+        return [f"the answer does not match {pattern!r:.200}" for pattern in missing]
 
 
 @frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable
 from typing import Any, Self, TypeAlias, cast
 
 from attrs import evolve, field, frozen
@@ -14,12 +14,11 @@ from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InferenceError, InvalidParameter
 from agentloop.models.combined import CombinedInference, as_inferences
+from agentloop.tools.signature import is_async
+from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Usage
-from agentloop.values.json import format_json
 from agentloop.values.messages import Message
-from agentloop.values.serialization import to_plain
 
-_CHARACTERS_PER_TOKEN = 4
 _MAX_QUESTION = 4_000
 _MAX_ANSWER_TOKENS = 1_000
 
@@ -95,7 +94,7 @@ class RoutedInference(CombinedInference):
         """Return the request as the chosen model receives it; as the first one does where only a model can choose."""
         chosen = self.models[0]
         choose: object = self.choose
-        if callable(choose) and not (iscoroutinefunction(choose) or isinstance(choose, ByModel)):
+        if callable(choose) and not is_async(choose):  # which may ask a model
             route = choose(request)
             name = route.name if isinstance(route, Route) else route
             chosen = self.routes.get(name, chosen) if isinstance(name, str) else chosen
@@ -151,24 +150,16 @@ def _with_usage(response: InferenceResponse, route: Route) -> InferenceResponse:
 # --- by numbers -------------------------------------------------------------------------------------------------------
 
 
-def estimate_tokens(request: InferenceRequest) -> int:
-    """Return about how many tokens a request has: a quarter of the characters of its prompt, its messages and its tools."""
-    characters = len(request.system_prompt)
-    characters += sum(len(format_json(to_plain(message))) for message in request.messages)
-    characters += sum(len(format_json(tool.parameters)) + len(tool.description) for tool in request.tools)
-    return -(-characters // _CHARACTERS_PER_TOKEN)
-
-
 def by_size(limits: Mapping[str, int], *, otherwise: str) -> Choose:
     """Choose the first model that a request fits into.
 
     Args:
-        limits: the maximum number of tokens, estimated by `estimate_tokens`, by the name of the model.
+        limits: the maximum number of tokens, as estimated from the length of a request, by the name of the model.
         otherwise: the model for larger requests.
     """
 
     def choose(request: InferenceRequest) -> Route:
-        size = estimate_tokens(request)
+        size = RequestSize().tokens(request)
         name = next((name for name, limit in limits.items() if size <= limit), otherwise)
         return Route(name=name, reason=f"about {size:,} tokens")
 
@@ -189,7 +180,7 @@ def by_cost(prices: Mapping[str, float], *, at_most: float) -> Choose:
         raise ConfigurationError("by_cost needs the price of at least one model")
 
     def choose(request: InferenceRequest) -> Route:
-        tokens = estimate_tokens(request)
+        tokens = RequestSize().tokens(request)
         costs = {name: tokens * price / 1_000_000 for name, price in prices.items()}
         name = next((name for name, cost in costs.items() if cost <= at_most), list(costs)[-1])
         return Route(name=name, reason=f"about ${costs[name]:.6f} for the request")
@@ -240,7 +231,7 @@ class ByModel(CanAcceptExecutionScope):
         return _read_choice(response, self.models, self.otherwise)
 
 
-def _read_choice(response: InferenceResponse, models: Mapping[str, Any], otherwise: str) -> Route:
+def _read_choice(response: InferenceResponse, models: Mapping[str, str], otherwise: str) -> Route:
     """Return the model that an answer names: as the whole answer, or as the only one in it."""
     text = response.text.strip().strip("`'\"*.").casefold()
     named = [name for name in models if name.casefold() == text] or [name for name in models if name.casefold() in text]

@@ -293,13 +293,8 @@ def _own_constants() -> Iterator[None]:
 
     Hypothesis draws from these constants, and has no setting for it.
     """
-
-    def get_none() -> Constants:
-        return none
-
-    none = Constants()
     kept = providers._get_local_constants  # noqa: SLF001  # as above
-    providers._get_local_constants = get_none  # noqa: SLF001
+    providers._get_local_constants = Constants  # noqa: SLF001
     providers.CONSTANTS_CACHE.cache.clear()
     try:
         yield

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolDefinitionError
+from agentloop.tools import signature
 from agentloop.tools.hints import function_hints
 from agentloop.values.tool_calls import ToolCall
 
@@ -47,11 +48,11 @@ class KeyedFunction:
             raise ToolDefinitionError(
                 f"@{decorator} takes a function, not {function!r:.100}; give its options in parentheses"
             )
-        if inspect.iscoroutinefunction(function) != is_async:
+        if signature.is_async(function) != is_async:
             kind = "an async function" if is_async else "a plain function, which runs in a thread"
             raise ToolDefinitionError(f"@{decorator} takes {kind}: {function.__qualname__}() is another one")
         names = list(inspect.signature(function).parameters)
-        if not names or names[0] == "self":
+        if not names or signature.is_method(function):
             raise ToolDefinitionError(
                 f"the first parameter of {function.__qualname__}() has to take what @{decorator} passes to it"
             )
@@ -63,8 +64,8 @@ class KeyedFunction:
         Args:
             run: takes the arguments of the model, and the context and the call under the names `CONTEXT` and `CALL`.
         """
-        signature = inspect.signature(self.function)
-        shown = [parameter for name, parameter in signature.parameters.items() if name != self.resource]
+        own = inspect.signature(self.function)
+        shown = [parameter for name, parameter in own.parameters.items() if name != self.resource]
         added = {CONTEXT: ToolContext, CALL: ToolCall}
         kind = inspect.Parameter.KEYWORD_ONLY
         hidden = [inspect.Parameter(name, kind, annotation=hint) for name, hint in added.items()]
@@ -72,5 +73,5 @@ class KeyedFunction:
         exposed.__name__, exposed.__qualname__ = self.function.__name__, self.function.__qualname__
         exposed.__doc__, exposed.__module__ = self.function.__doc__, self.function.__module__
         exposed.__annotations__ = {name: hint for name, hint in self.hints.items() if name != self.resource} | added
-        exposed.__signature__ = signature.replace(parameters=[*shown, *hidden])
+        exposed.__signature__ = own.replace(parameters=[*shown, *hidden])
         return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import click
 
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.service.cli.folder_modules import explain_missing
+from agentloop.values.secrets import open_private
 
 
 class InvalidUsage(click.ClickException):
@@ -50,6 +52,24 @@ def require_text(text: str, name: str) -> str:
 def describe_file_error(error: OSError | ValueError) -> str:
     """Return why a file cannot be read or written; a name with a null byte is a `ValueError`."""
     return str((error.strerror if isinstance(error, OSError) else "") or error)
+
+
+def write_new(text: str, path: str | None) -> None:
+    """Write the output of a command to a new file that only its owner can read, or to stdout for None.
+
+    Raises:
+        InvalidUsage: the file exists, which a person may have edited since, or it cannot be written.
+    """
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        with open(path, "x", encoding="utf-8", opener=open_private) as file:  # Path.open has no opener
+            file.write(text)
+    except FileExistsError as error:
+        raise InvalidUsage(f"the file {path} exists already; choose another one with -o") from error
+    except OSError as error:
+        raise InvalidUsage(f"{path} cannot be written: {describe_file_error(error)}") from error
 
 
 @contextmanager

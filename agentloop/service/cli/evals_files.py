@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, describe_file_error
+from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, describe_file_error, write_new
 from agentloop.service.cli.journals import as_journal_errors, closed_at_end, journal_place, make_journal
 from agentloop.values.reprs import format_count
-from agentloop.values.secrets import open_private
 from agentloop.values.steps import ExecutionStatus
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def import_cases(
         found = _read_journal(journal_file, _where(statuses, agent), limit=limit, each_decision=each_decision)
     if not found:
         raise InvalidUsage("there is nothing to make cases of")
-    _write(found.to_jsonl(), cases_file)
+    write_new(found.to_jsonl(), cases_file)
     click.echo(format_count(len(found), "case"), err=True)
 
 
@@ -107,20 +106,6 @@ def _read_journal(
     journal = closed_at_end(make_journal(journal_place(place)))
     with as_journal_errors():
         return run_in_event_loop(Cases.from_journal(journal, where=where, each_decision=each_decision, limit=limit))
-
-
-def _write(text: str, path: str | None) -> None:
-    if path is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        # Mode x: cases are edited by people.
-        with open(path, "x", encoding="utf-8", opener=open_private) as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise InvalidUsage(f"the file {path} exists already; choose another one with -o") from error
-    except OSError as error:
-        raise InvalidUsage(f"{path} cannot be written: {describe_file_error(error)}") from error
 
 
 _EXPORT_EPILOG = """\

@@ -25,7 +25,7 @@ from agentloop.durable.sessions import session_of
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.service.cli.console import Spinner, as_one_line, create_console
-from agentloop.service.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.service.cli.errors import InvalidUsage, as_usage_errors, write_new
 from agentloop.service.cli.journals import (
     STATUS_STYLES,
     as_journal_errors,
@@ -47,7 +47,6 @@ from agentloop.service.cli.sources import load_loop
 from agentloop.service.cli.tables import Cell, Column, Fit, print_table
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.reprs import format_count
-from agentloop.values.secrets import open_private
 from agentloop.values.serialization import to_json
 from agentloop.values.visible_text import escape_invisible
 
@@ -381,7 +380,7 @@ def export(
         text = pytest_source(records, records[0].execution_id, loop=loop_path or "")
     else:
         text = "".join([f"{to_json(record).decode()}\n" for record in records])
-    _write(text, output)
+    write_new(text, output)
 
 
 def _check_loop(path: str) -> None:
@@ -395,17 +394,3 @@ def _check_loop(path: str) -> None:
 async def _read_verified(journal: CanJournal, prefix: str) -> Sequence[JournalRecord]:
     head = await find_execution(journal, prefix)
     return verify_records(await journal.read(head.execution_id), head.execution_id)
-
-
-def _write(text: str, output: str | None) -> None:
-    if output is None:
-        sys.stdout.write(text)
-        return
-    try:
-        # Mode x: an exported test may have been edited since.
-        with open(output, "x", encoding="utf-8", opener=open_private) as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise InvalidUsage(f"the file {output} exists already; choose another one with -o") from error
-    except OSError as error:
-        raise InvalidUsage(f"{output} cannot be written: {error.strerror or error}") from error

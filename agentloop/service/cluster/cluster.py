@@ -18,6 +18,7 @@ from agentloop.durable.commands import check_in_time
 from agentloop.durable.journal import Journal
 from agentloop.durable.opening import open_journal
 from agentloop.durable.recovery import stop_execution
+from agentloop.durable.searching import doubts_of
 from agentloop.durable.sessions import SessionQueue, find_waiting, session_of, waiting_state
 from agentloop.errors import (
     DecisionError,
@@ -60,7 +61,6 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
-from agentloop.values.tool_calls import ToolStatus
 from agentloop.values.value import Value
 
 _SUBMISSION = "submission"
@@ -650,12 +650,7 @@ class Cluster:
         if await self.journal.head(execution_id) is None:
             return ()
         state = await self.journal.state(execution_id)
-        executions = [execution for step in state.steps for execution in step.executions]
-        return [
-            Doubt(execution_id, execution.key, execution.name)
-            for execution in executions
-            if execution.status is ToolStatus.IN_DOUBT
-        ]
+        return [Doubt(execution_id, execution.key, execution.name) for execution in doubts_of(state)]
 
 
 def _queues_of(jobs: Iterable[JobStatus], now: datetime) -> Sequence[QueueStatus]:
