@@ -357,6 +357,7 @@ MEETINGS: Mapping[str, Sequence[tuple[int, Action]]] = {
         (0, BEGIN),
         (0, lock_account("a")),
         (1, lock_account("a")),
+        (0, lock_account("a")),  # so that its own transaction is not the first one to be ended, for being idle
     ],
     "a failed transaction answers nothing more": [
         (0, BEGIN),
